@@ -1,0 +1,74 @@
+"""Kernel attention as a mechanism: any registered kernel, in linear time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from .. import kernels
+from ..ops import State, linear_attention
+from .mechanism import Mechanism
+
+
+class KernelAttention(Mechanism):
+    """Linear attention with the kernel called `name`. Attention dropout has no meaning here and is not applied.
+
+    Args:
+        num_heads: query heads.
+        head_dim: width of one head.
+        num_kv_heads: key heads; each has its own kernel parameters.
+        dropout: accepted for a common interface, without effect.
+        name: a name from `flexformer.kernels.names()`.
+        **options: the kernel's options.
+    """
+
+    has_causal_form = True
+    groups_heads = True
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int,
+        num_kv_heads: int | None = None,
+        dropout: float = 0.0,
+        embed_dim: int | None = None,
+        *,
+        name: str,
+        **options: Any,
+    ) -> None:
+        super().__init__(num_heads, head_dim, num_kv_heads, dropout, embed_dim)
+        self.kernel = kernels.build(name, self.num_kv_heads, head_dim, **options)
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        x: Tensor,
+        key_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        self._before_forward()
+        return linear_attention(q, k, v, self.kernel, is_causal, key_mask)
+
+    def forward_with_state(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        x: Tensor,
+        key_mask: Tensor | None = None,
+        is_causal: bool = False,
+        state: State | None = None,
+    ) -> tuple[Tensor, State]:
+        self._before_forward()
+        return linear_attention(
+            q, k, v, self.kernel, is_causal, key_mask, initial_state=state, return_state=True
+        )
+
+    def _before_forward(self) -> None:
+        if self.training:
+            self.kernel.redraw_for_training()

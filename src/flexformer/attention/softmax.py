@@ -1,0 +1,82 @@
+"""Softmax attention, the quadratic standard everything else is compared with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .mechanism import Mechanism
+
+
+class SoftmaxState(NamedTuple):
+    """Keys and values seen so far: it grows with every token."""
+
+    k: Tensor
+    """(B, Hkv, S, D)"""
+    v: Tensor
+    """(B, Hkv, S, D)"""
+    key_mask: Tensor
+    """(B, S) bool"""
+
+
+class SoftmaxAttention(Mechanism):
+    r"""softmax(q k^T / sqrt(d)) v through torch's scaled_dot_product_attention (Vaswani et al., 2017)."""
+
+    has_causal_form = True
+    groups_heads = True
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        x: Tensor,
+        key_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        group = q.shape[1] // k.shape[1]
+        if group > 1:
+            k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+        dropout = self.dropout if self.training else 0.0
+        rows, keys = q.shape[2], k.shape[2]
+        if key_mask is None and (not is_causal or rows == keys) and keys:
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=is_causal)
+        visible = torch.ones(1, 1, rows, keys, dtype=torch.bool, device=q.device)
+        if is_causal:
+            visible = visible.tril(keys - rows)
+        if key_mask is not None:
+            hidden = ~key_mask[:, None, :, None]
+            # What padding holds may overflow before its weight becomes zero.
+            k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
+            visible = visible & key_mask[:, None, None, :]
+        empty = ~visible.any(-1, keepdim=True)
+        if not keys:
+            return q.new_zeros(*q.shape[:3], v.shape[3])
+        # A softmax over nothing is NaN: let such rows see everything, then discard them.
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible | empty, dropout_p=dropout)
+        return out.masked_fill(empty, 0.0)
+
+    def forward_with_state(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        x: Tensor,
+        key_mask: Tensor | None = None,
+        is_causal: bool = False,
+        state: SoftmaxState | None = None,
+    ) -> tuple[Tensor, SoftmaxState]:
+        if key_mask is None:
+            key_mask = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
+        if state is not None:
+            if not isinstance(state, SoftmaxState):
+                raise TypeError(f"state is a {type(state).__name__}; pass the SoftmaxState of an earlier call")
+            k, v = torch.cat((state.k, k), dim=2), torch.cat((state.v, v), dim=2)
+            key_mask = torch.cat((state.key_mask, key_mask), dim=1)
+        out = self.forward(q, k, v, x=x, key_mask=key_mask, is_causal=is_causal)
+        return out, SoftmaxState(k, v, key_mask)

@@ -1,0 +1,180 @@
+"""The frame of the `flexformer` command: find the sub-command, run it, turn its errors into one line.
+
+A sub-command is a typed function and an entry in `COMMANDS`. Its signature is its options, its docstring is
+its help, and what it returns, an int or None, is the exit status. Nothing of it is imported before it is
+asked for, so that `flexformer --help` is immediate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from flexformer import __version__
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "doctor": ("flexformer.cli.doctor:doctor", "check on this machine that attention is right in every form"),
+}
+
+EXTRAS = {
+    "accelerate": "hf",
+    "datasets": "hf",
+    "matplotlib": "plots",
+    "safetensors": "hf",
+    "tokenizers": "hf",
+    "transformers": "hf",
+}
+
+FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141  # as shells count: 128 + SIGINT, 128 + SIGPIPE
+
+
+class UserError(Exception):
+    """What went wrong and what would be right, in one line for the user. Exit status 1."""
+
+    status = FAILED
+
+
+class UsageError(UserError):
+    """The command line itself is wrong. Exit status 2."""
+
+    status = USAGE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's own) and return the exit status."""
+    arguments, debug = _take_debug(sys.argv[1:] if argv is None else argv)
+    name, arguments = _choose(arguments)
+    program = f"flexformer {name}" if name in COMMANDS else "flexformer"
+    try:
+        status = _run(name, arguments)
+        sys.stdout.flush()  # here, because a full disk or a closed pipe may show only now
+        return status
+    except BrokenPipeError:
+        # The reader has seen enough, as in `flexformer doctor | head`: no error, nothing more to say.
+        _discard_output()
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        return _report(f"{program}: interrupted", INTERRUPTED, debug)
+    except UserError as error:
+        return _report(f"{program}: error: {_one_line(error)}", error.status, debug)
+    except (ValueError, TypeError, OSError) as error:
+        return _report(f"{program}: error: {_one_line(error)}", FAILED, debug)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRAS:
+            raise  # not a choice of the user's but a fault of ours
+        remedy = f"pip install 'flexformer-pytorch[{EXTRAS[missing]}]'"
+        return _report(f"{program}: error: {missing} is not installed; {remedy}", FAILED, debug)
+
+
+def console() -> Console:
+    """A rich console for tables and progress: in colour and as wide as the terminal, plain elsewhere.
+
+    Rich takes 80 columns where there is no terminal, which would cut tables that go to a file or a pipe.
+    """
+    from rich.console import Console
+
+    plain = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=120 if plain else None, highlight=False)
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """A hint such as `; did you mean 'doctor'?`, or nothing if no known name is near."""
+    matches = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def _take_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    rest = [a for i, a in enumerate(arguments) if a != "--debug" or i > end]
+    asked = os.environ.get("FLEXFORMER_DEBUG", "") not in ("", "0")
+    return rest, asked or len(rest) < len(arguments)
+
+
+def _choose(arguments: list[str]) -> tuple[str, list[str]]:
+    """Split off the sub-command; `help X` is `X --help`, and nothing at all is `--help`."""
+    if not arguments or arguments == ["help"]:
+        return "--help", []
+    if arguments[0] == "help":
+        return arguments[1], ["--help"]
+    return arguments[0], arguments[1:]
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    if name in ("-h", "--help"):
+        print(_overview())
+        return 0
+    if name in ("-V", "--version"):
+        print(f"flexformer {__version__}")
+        return 0
+    if name not in COMMANDS:
+        kind = "option" if name.startswith("-") else "command"
+        hint = closest(name, COMMANDS) or "; flexformer --help lists what there is"
+        raise UsageError(f"unknown {kind} {name!r}{hint}")
+
+    from flexformer.cli.arguments import parse
+
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    function = getattr(importlib.import_module(module), attribute)
+    try:
+        options = parse(function, f"flexformer {name}", arguments)
+    except SystemExit as stop:  # --help and --print_config have printed and are done
+        return int(stop.code or 0)
+    return int(function(**options) or 0)
+
+
+def _overview() -> str:
+    width = max(map(len, [*COMMANDS, "help"]))
+    commands = [f"  {name:<{width}}  {help}" for name, (_, help) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: flexformer COMMAND [options]",
+            "",
+            "Attention whose cost grows linearly with length and whose similarity function is learned.",
+            "",
+            "commands:",
+            *commands,
+            f"  {'help':<{width}}  show the options of a command, with an example: flexformer help COMMAND",
+            "",
+            "options:",
+            "  -h, --help     show this overview",
+            "  -V, --version  show the version",
+            "  --debug        with any command: show where an error came from (or set FLEXFORMER_DEBUG=1)",
+        ]
+    )
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    else:
+        text = str(error) or type(error).__name__
+    return " ".join(text.split())
+
+
+def _report(line: str, status: int, debug: bool) -> int:
+    try:
+        sys.stdout.flush()  # what the command printed comes before the error that ended it
+    except OSError:
+        _discard_output()
+    if debug:
+        traceback.print_exc()
+    print(line, file=sys.stderr)
+    return status
+
+
+def _discard_output() -> None:
+    """Send what is still unwritten nowhere: the interpreter would complain about it once more at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -1,0 +1,113 @@
+"""The contract every attention kernel fulfils."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .statistics import KernelStatistics, kernel_statistics
+
+POLICIES = ("floor", "absolute", "raw")
+
+# Phases of larger inputs carry no information in float32, and their squares still fit it.
+LARGEST_INPUT = 1e12
+
+
+class Kernel(nn.Module):
+    r"""A similarity k(q, k) = e^{g(k)} phi_q(q) . phi_k(k) that linear attention can use.
+
+    Queries and keys have a side each, so that a kernel may treat them differently. The key side also gives a
+    log-weight g, which the attention ops carry in log space with a running maximum: a kernel whose values
+    span many orders of magnitude puts their size into g and keeps its features of order one. A factor that
+    depends on the query alone cancels in normalised attention and must be left out.
+
+    What becomes of a row whose weights sum to (nearly) nothing is the kernel's `policy`. With den the row's
+    sum of weights and w its sum of e^g, both in units of the largest visible e^g:
+
+    - "floor": den <- max(den, floor * w). For kernels with \|phi_q . phi_k\| <= 1; bounds the output by
+      max\|v\| / floor whatever the weights' signs.
+    - "absolute": den <- max(den, floor). For positive kernels, and as RFA guards its signed one.
+    - "raw": \|den\| <- max(\|den\|, floor), the sign kept: the formulas taken literally.
+
+    Args:
+        num_heads: heads of the keys; grouped queries share the kernel of their key head.
+        head_dim: width of one head.
+        num_features: width F of the feature maps.
+        policy: one of the three above.
+        floor: the policy's number.
+    """
+
+    name: ClassVar[str] = ""
+    uses_positions: ClassVar[bool] = False
+
+    def __init__(self, num_heads: int, head_dim: int, num_features: int, policy: str, floor: float) -> None:
+        super().__init__()
+        for argument, value in (("num_heads", num_heads), ("head_dim", head_dim), ("num_features", num_features)):
+            require_positive_int(argument, value)
+        if policy not in POLICIES:
+            raise ValueError(f"policy {policy!r} is unknown; use one of {', '.join(POLICIES)}")
+        if not (math.isfinite(floor) and floor > 0):
+            raise ValueError(f"floor {floor} is not a positive number; use for example 0.01")
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.num_features = num_features
+        self.policy = policy
+        self.floor = floor
+        self.max_length: int | None = None
+
+    def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
+        """phi_q: (B, H, T, D) -> (B, H, T, F), at least float32. `positions` is (T,)."""
+        raise NotImplementedError
+
+    def key_features(self, k: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """phi_k and g: (B, H, S, D) -> (B, H, S, F) and (B, H, S), or None where g is zero everywhere."""
+        raise NotImplementedError
+
+    def redraw_for_training(self) -> None:
+        """Called once before each training forward; kernels with random features may draw them anew."""
+
+    @torch.no_grad()
+    def statistics(
+        self, q: Tensor, k: Tensor, *, is_causal: bool = False, key_mask: Tensor | None = None
+    ) -> KernelStatistics:
+        """How healthy the weights of these queries and keys are. Quadratic in time, not in memory.
+
+        Args:
+            q: (B, H, T, D) with H a multiple of `num_heads`.
+            k: (B, num_heads, S, D).
+            is_causal: query i sees keys up to i.
+            key_mask: (B, S) bool, True = attend.
+        """
+        return kernel_statistics(self, q, k, is_causal=is_causal, key_mask=key_mask)
+
+    def extra_repr(self) -> str:
+        return (
+            f"num_heads={self.num_heads}, head_dim={self.head_dim}, num_features={self.num_features}, "
+            f"policy={self.policy!r}, floor={self.floor:g}"
+        )
+
+
+def require_positive_int(argument: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{argument} {value!r} is not an integer; use a whole number of at least 1")
+    if value < 1:
+        raise ValueError(f"{argument} {value} is too small; use at least 1")
+
+
+def require_even(argument: str, value: int) -> None:
+    require_positive_int(argument, value)
+    if value % 2:
+        raise ValueError(f"{argument} {value} is odd; use an even number")
+
+
+def bounded(x: Tensor) -> Tensor:
+    """`x` in at least float32, within a range whose squares and sums are finite."""
+    return x.to(torch.promote_types(x.dtype, torch.float32)).clamp(-LARGEST_INPUT, LARGEST_INPUT)
+
+
+def per_head(parameter: Tensor, x: Tensor) -> Tensor:
+    """A parameter in the dtype that `x` is computed in."""
+    return parameter.to(x.dtype)

@@ -1,0 +1,65 @@
+"""PolaFormer's kernel."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .base import Kernel, bounded, per_head, require_positive_int
+from .registry import register
+
+# Powers are taken in log space; below this a coordinate counts as zero.
+SMALLEST_COORDINATE = 1e-20
+
+
+@register("polaformer")
+class PolaformerKernel(Kernel):
+    r"""Polarity-aware features with a learned power (Meng et al., 2025).
+
+        x' = x / softplus(scale),  p = 1 + alpha sigmoid(power)
+        phi(x) = [relu(x')^p, relu(-x')^p]
+
+    k(q, k) compares coordinates of the same sign; k(-q, k) compares those of opposite signs. The attention
+    module of the same name uses both, on one half of the values each, and gates the result; see
+    `flexformer.attention.polaformer`. The original's depthwise convolution and table of key positions belong
+    to images and are left out.
+
+    Parameters are `power` and `scale` (H, d), started at zero: p = 1 + alpha/2, softplus(scale) = ln 2. What
+    exceeds one in a key's features goes into its log-weight, so that high powers cannot overflow.
+
+    Args:
+        num_heads: heads of the keys.
+        head_dim: width d of one head.
+        alpha: the largest power is 1 + alpha.
+    """
+
+    def __init__(self, num_heads: int, head_dim: int, alpha: float = 4.0) -> None:
+        require_positive_int("head_dim", head_dim)
+        if not (math.isfinite(alpha) and alpha > 0):
+            raise ValueError(f"alpha {alpha} is not a positive number; the original uses 3 to 7")
+        super().__init__(num_heads, head_dim, 2 * head_dim, policy="absolute", floor=1e-6)
+        self.alpha = alpha
+        self.power = nn.Parameter(torch.zeros(num_heads, head_dim))
+        self.scale = nn.Parameter(torch.zeros(num_heads, head_dim))
+
+    def _features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = bounded(x)
+        x = x / F.softplus(per_head(self.scale, x))[:, None, :]
+        power = 1.0 + self.alpha * per_head(self.power, x).sigmoid()[:, None, :]
+        parts = torch.cat((x.relu(), (-x).relu()), dim=-1).clamp_min(SMALLEST_COORDINATE)
+        logs = parts.log() * torch.cat((power, power), dim=-1)
+        # It cancels between features and log-weight, so no gradient needs to pass it.
+        excess = logs.detach().amax(-1, keepdim=True).clamp_min(0.0)
+        return (logs - excess).exp(), excess.squeeze(-1)
+
+    def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
+        return self._features(q)[0]
+
+    def key_features(self, k: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        return self._features(k)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, alpha={self.alpha:g}"

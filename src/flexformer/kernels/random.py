@@ -1,0 +1,184 @@
+"""Kernels whose features are random projections: Performer's FAVOR+ and Random Feature Attention."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from .base import Kernel, bounded, per_head, require_even, require_positive_int
+from .registry import register
+
+
+def gaussian_rows(count: int, dim: int, orthogonal: bool, like: Tensor) -> Tensor:
+    """(count, dim) rows distributed as N(0, I), orthogonal within blocks of `dim` if asked.
+
+    Orthogonal rows have the lengths of independent Gaussian ones, so that each row alone is Gaussian.
+    """
+    if not orthogonal:
+        return torch.randn(count, dim, device=like.device, dtype=like.dtype)
+    blocks = math.ceil(count / dim)
+    directions = torch.linalg.qr(torch.randn(blocks, dim, dim, device=like.device))[0]
+    rows = directions.transpose(-1, -2).reshape(blocks * dim, dim)[:count]
+    lengths = torch.randn(count, dim, device=like.device).norm(dim=-1, keepdim=True)
+    return (rows * lengths).to(like.dtype)
+
+
+class RandomKernel(Kernel):
+    """Holds the random projection and draws it anew every `redraw_interval` training forwards.
+
+    The projection is a buffer: it is saved with the model and stays fixed in evaluation.
+    """
+
+    projection: Tensor
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int,
+        num_features: int,
+        policy: str,
+        floor: float,
+        *,
+        shape: tuple[int, int, int],
+        orthogonal: bool,
+        redraw_interval: int,
+    ) -> None:
+        super().__init__(num_heads, head_dim, num_features, policy, floor)
+        if isinstance(redraw_interval, bool) or not isinstance(redraw_interval, int) or redraw_interval < 0:
+            raise ValueError(
+                f"redraw_interval {redraw_interval!r} is not a number of training forwards; "
+                "use 0 to keep the first draw, or a positive integer"
+            )
+        self.orthogonal = orthogonal
+        self.redraw_interval = redraw_interval
+        self._forwards = 0
+        self.register_buffer("projection", torch.empty(shape))
+        self.redraw()
+
+    @torch.no_grad()
+    def redraw(self) -> None:
+        """Draw new random features from torch's default generator."""
+        heads, count, dim = self.projection.shape
+        # A new tensor rather than new values: a backward pass may still need the old ones.
+        self.projection = torch.stack(
+            [gaussian_rows(count, dim, self.orthogonal, self.projection) for _ in range(heads)]
+        )
+
+    def redraw_for_training(self) -> None:
+        # A compiled graph would count only while it is traced; there the caller redraws.
+        if self.redraw_interval == 0 or torch.compiler.is_compiling():
+            return
+        self._forwards += 1
+        if self._forwards % self.redraw_interval == 0:
+            self.redraw()
+
+
+@register("performer")
+class PerformerKernel(RandomKernel):
+    r"""FAVOR+: positive orthogonal random features of the softmax kernel (Choromanski et al., 2021).
+
+        phi(x)_l = exp(w_l.x' - \|x'\|^2 / 2),  x' = s^1/2 x,  w_l Gaussian rows, orthogonal in blocks of d
+
+    so that E[phi(q) . phi(k)] = e^{s q.k}. The original divides by the largest feature of all keys and adds
+    eps = 1e-4 to every feature, through which a causal output would see the future. Here eps is 0 and each
+    key's own largest feature goes into its log-weight, which is exact and strictly causal.
+
+    Args:
+        num_heads: heads of the keys; they share one projection, as in the original.
+        head_dim: width d of one head.
+        num_features: 2d by default; the original uses 256, or d ln d.
+        orthogonal: draw orthogonal rows.
+        redraw_interval: training forwards between new draws; 0 keeps the first.
+        scaling: the softmax scale s; d^-1/2 by default.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int,
+        num_features: int | None = None,
+        orthogonal: bool = True,
+        redraw_interval: int = 1000,
+        scaling: float | None = None,
+    ) -> None:
+        require_positive_int("head_dim", head_dim)
+        count = 2 * head_dim if num_features is None else num_features
+        require_positive_int("num_features", count)
+        super().__init__(
+            num_heads,
+            head_dim,
+            count,
+            policy="absolute",
+            floor=1e-12,
+            shape=(1, count, head_dim),
+            orthogonal=orthogonal,
+            redraw_interval=redraw_interval,
+        )
+        self.scaling = head_dim**-0.5 if scaling is None else scaling
+
+    def _exponents(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        scaled = bounded(x) * self.scaling**0.5
+        exponents = scaled @ per_head(self.projection, scaled).transpose(-1, -2)
+        # The maximum cancels, so no gradient needs to pass it.
+        return scaled, exponents, exponents.detach().amax(-1, keepdim=True)
+
+    def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
+        _, exponents, largest = self._exponents(q)
+        return (exponents - largest).exp()
+
+    def key_features(self, k: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        scaled, exponents, largest = self._exponents(k)
+        return (exponents - largest).exp(), largest.squeeze(-1) - scaled.square().sum(-1) / 2
+
+
+@register("rfa")
+class RandomFeatureKernel(RandomKernel):
+    r"""Random Feature Attention, ungated (Peng et al., 2021).
+
+        phi(x) = 0.1 [sin W x', cos W x'],  x' = x / (\|x\| + 1e-3),  W = sigma * W_0
+
+    with W_0 (H, F/2, d) Gaussian and `sigma` (H, d) learned, started at 1. The kernel is signed; as in the
+    original the denominator is at least 1, which shrinks the outputs of rows that see very few keys.
+
+    Args:
+        num_heads: heads of the keys.
+        head_dim: width d of one head.
+        num_features: 2d by default.
+        orthogonal: draw orthogonal rather than independent rows.
+        redraw_interval: training forwards between new draws; the original draws at every one.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int,
+        num_features: int | None = None,
+        orthogonal: bool = False,
+        redraw_interval: int = 1,
+    ) -> None:
+        require_positive_int("head_dim", head_dim)
+        count = 2 * head_dim if num_features is None else num_features
+        require_even("num_features", count)
+        super().__init__(
+            num_heads,
+            head_dim,
+            count,
+            policy="absolute",
+            floor=1.0,
+            shape=(num_heads, count // 2, head_dim),
+            orthogonal=orthogonal,
+            redraw_interval=redraw_interval,
+        )
+        self.sigma = nn.Parameter(torch.ones(num_heads, head_dim))
+
+    def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
+        x = bounded(q)
+        unit = x / (torch.linalg.vector_norm(x, dim=-1, keepdim=True) + 1e-3)
+        frequencies = per_head(self.projection, x) * per_head(self.sigma, x)[:, None, :]
+        angle = unit @ frequencies.transpose(-1, -2)
+        return torch.cat((angle.sin(), angle.cos()), dim=-1) * 0.1
+
+    def key_features(self, k: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        return self.query_features(k), None

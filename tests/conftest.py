@@ -1,0 +1,32 @@
+"""What all tests share."""
+
+import os
+
+import pytest
+import torch
+
+from flexformer import kernels
+
+# Small matrices gain nothing from threads, and a fixed number keeps results the same everywhere.
+torch.set_num_threads(1)
+
+KERNELS = kernels.names()
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=KERNELS)
+def kernel_name(request):
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def data_folder():
+    """The folder that FLEXFORMER_DATA names; tests that need real data skip without it."""
+    folder = os.environ.get("FLEXFORMER_DATA")
+    if not folder:
+        pytest.skip("FLEXFORMER_DATA is not set: real data is absent")
+    return folder
