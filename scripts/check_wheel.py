@@ -2,14 +2,14 @@
 
     python scripts/check_wheel.py
 
-Answers whether what a user gets is whole: every file of the package is inside and nothing else is, the metadata
-say what `pyproject.toml` says, and the installed command and library work away from the checkout.
+Answers whether what a user gets is whole: every file of the package is inside and nothing else is, the
+metadata say what `pyproject.toml` says, and the installed command and library work away from the checkout.
 """
 
 from __future__ import annotations
 
-import ast
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,7 +28,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 USE_EVERY_NAME = "import flexformer; [getattr(flexformer, name) for name in flexformer.__all__]"
 
 
-class CheckFailed(Exception):
+class WheelError(Exception):
     """What is wrong with the wheel."""
 
 
@@ -45,7 +45,7 @@ def main() -> int:
                 binaries = install(wheel, temporary / "environment")
             with step("use it from an empty folder"):
                 use(binaries, temporary / "empty")
-    except CheckFailed as problem:
+    except WheelError as problem:
         print(f"check_wheel: FAILED: {problem}", file=sys.stderr)
         return 1
     print(f"check_wheel: ok ({time.perf_counter() - start:.0f} s)")
@@ -66,17 +66,16 @@ def step(what: str) -> Iterator[None]:
 
 def run(command: list[str | Path], cwd: Path) -> str:
     """Run a command without what this environment would lend it; return what it printed."""
-    environment = {
-        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-    }
-    environment["PIP_CONSTRAINT"] = str(CONSTRAINTS)
+    lent = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    environment = {name: value for name, value in os.environ.items() if name not in lent}
+    environment["PIP_CONSTRAINT"] = CONSTRAINTS.as_uri()  # as a path it would be split at spaces
     environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     result = subprocess.run(
         command, cwd=cwd, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     if result.returncode:
         shown = " ".join(map(str, command))
-        raise CheckFailed(f"`{shown}` ended with status {result.returncode}:\n{result.stdout}")
+        raise WheelError(f"`{shown}` ended with status {result.returncode}:\n{result.stdout}")
     return result.stdout
 
 
@@ -85,9 +84,8 @@ def build(folder: Path) -> Path:
     run([sys.executable, "-m", "build", "--outdir", folder, ROOT], cwd=ROOT)
     wheels, sdists = list(folder.glob("*.whl")), list(folder.glob("*.tar.gz"))
     if len(wheels) != 1 or len(sdists) != 1:
-        raise CheckFailed(
-            f"expected one wheel and one sdist, found {sorted(p.name for p in folder.iterdir())}"
-        )
+        found = ", ".join(sorted(p.name for p in folder.iterdir()))
+        raise WheelError(f"expected one wheel and one sdist, found {found}")
     return wheels[0]
 
 
@@ -99,17 +97,17 @@ def check_contents(wheel: Path) -> None:
     files = {f"flexformer/{p.relative_to(PACKAGE).as_posix()}": p for p in package_files()}
 
     if missing := sorted(files.keys() - packed):
-        raise CheckFailed(f"missing from the wheel: {', '.join(missing)}")
+        raise WheelError(f"missing from the wheel: {', '.join(missing)}")
     if extra := sorted(packed - files.keys()):
-        raise CheckFailed(f"in the wheel but not in the package: {', '.join(extra)}")
+        raise WheelError(f"in the wheel but not in the package: {', '.join(extra)}")
     if changed := sorted(name for name, path in files.items() if inside[name] != path.read_bytes()):
-        raise CheckFailed(f"other in the wheel than in the package: {', '.join(changed)}")
+        raise WheelError(f"other in the wheel than in the package: {', '.join(changed)}")
     if "flexformer/py.typed" not in packed:
-        raise CheckFailed("py.typed is missing: type checkers would ignore the types")
+        raise WheelError("py.typed is missing: type checkers would ignore the types")
     if not any(name.startswith(f"{info}/") and name.endswith("/LICENSE") for name in inside):
-        raise CheckFailed("LICENSE is missing from the metadata folder")
+        raise WheelError("LICENSE is missing from the metadata folder")
     if b"flexformer = flexformer.cli.main:main" not in inside.get(f"{info}/entry_points.txt", b""):
-        raise CheckFailed("the console command `flexformer` is not declared")
+        raise WheelError("the console command `flexformer` is not declared")
     check_metadata(Parser().parsestr(inside[f"{info}/METADATA"].decode()))
 
 
@@ -121,10 +119,10 @@ def check_metadata(metadata: Message) -> None:
         ("Requires-Python", ">=3.10"),
     ):
         if metadata[field] != right:
-            raise CheckFailed(f"metadata say {field}: {metadata[field]}; expected {right}")
+            raise WheelError(f"metadata say {field}: {metadata[field]}; expected {right}")
     needed = [r for r in metadata.get_all("Requires-Dist", []) if "extra ==" not in r]
     if sorted(r.partition(">")[0] for r in needed) != ["jsonargparse[signatures]", "rich", "torch"]:
-        raise CheckFailed(f"unexpected requirements {needed}; what is optional belongs into an extra")
+        raise WheelError(f"unexpected requirements {needed}; what is optional belongs into an extra")
 
 
 def package_files() -> Iterator[Path]:
@@ -134,11 +132,10 @@ def package_files() -> Iterator[Path]:
 
 
 def source_version() -> str:
-    for node in ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if node.targets[0].id == "__version__":
-                return str(ast.literal_eval(node.value))
-    raise CheckFailed("src/flexformer/__init__.py assigns no __version__")
+    text = (PACKAGE / "__init__.py").read_text(encoding="utf-8")
+    if not (match := re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)):
+        raise WheelError("src/flexformer/__init__.py assigns no __version__")
+    return match.group(1)
 
 
 def install(wheel: Path, environment: Path) -> Path:
@@ -151,20 +148,17 @@ def install(wheel: Path, environment: Path) -> Path:
 
 def use(binaries: Path, folder: Path) -> None:
     folder.mkdir()
-    run([binaries / "python", "-c", "import flexformer"], cwd=folder)
-    home = Path(
-        run([binaries / "python", "-c", "import flexformer; print(flexformer.__file__)"], cwd=folder).strip()
-    )
-    if not home.resolve().is_relative_to(binaries.parent.resolve()):
-        raise CheckFailed(f"`import flexformer` found {home}, not the installed package")
+    found = run([binaries / "python", "-c", "import flexformer; print(flexformer.__file__)"], cwd=folder)
+    if not Path(found.strip()).resolve().is_relative_to(binaries.parent.resolve()):
+        raise WheelError(f"`import flexformer` found {found.strip()}, not the installed package")
     run([binaries / "python", "-c", USE_EVERY_NAME], cwd=folder)
     if "commands:" not in run([binaries / "flexformer", "--help"], cwd=folder):
-        raise CheckFailed("`flexformer --help` lists no commands")
+        raise WheelError("`flexformer --help` lists no commands")
     if source_version() not in run([binaries / "flexformer", "--version"], cwd=folder):
-        raise CheckFailed("`flexformer --version` shows another version")
+        raise WheelError("`flexformer --version` shows another version")
     run([binaries / "flexformer", "doctor"], cwd=folder)
     if left := sorted(p.name for p in folder.iterdir()):
-        raise CheckFailed(f"the command left files behind: {', '.join(left)}")
+        raise WheelError(f"the command left files behind: {', '.join(left)}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flexformer.attention.skyformer import SkyformerAttention, gaussian_kernel, newton_inverse
+from flexformer.attention.skyformer import SkyformerAttention, gaussian_kernel, inverse_gram, newton_inverse
 
 H, D = 2, 4
 
@@ -106,6 +106,11 @@ def test_the_kernel_of_far_away_points_never_exceeds_one() -> None:
     kernel = gaussian_kernel(x, x + 1e-3)
     assert kernel.isfinite().all()
     assert kernel.max() <= 1
+
+
+def test_rounding_of_far_away_landmarks_does_not_blow_up_the_inverse() -> None:
+    point = 1e4 * torch.randn(4, 1, 64, generator=torch.Generator().manual_seed(0))
+    assert inverse_gram(point.expand(-1, 128, -1)).abs().max() < 1
 
 
 def test_masked_keys_are_as_if_absent_from_cross_attention() -> None:

@@ -89,9 +89,7 @@ class BigBirdAttention(Mechanism):
         A global block that is a neighbour too appears twice in a row of the table.
         """
         if (num_blocks, device) not in self._tables:
-            # The table outlives this call: made in inference mode, it would be of no use to autograd later.
-            with torch.inference_mode(False):
-                self._tables[num_blocks, device] = self._draw_table(num_blocks).to(device)
+            self._tables[num_blocks, device] = self._draw_table(num_blocks).to(device)
         return self._tables[num_blocks, device]
 
     def _draw_table(self, num_blocks: int) -> Tensor:

@@ -82,7 +82,7 @@ class SkyformerAttention(Mechanism):
                 [_pick(query, query_mask, u[0]), _pick(key, key_mask, u[1])], dim=2
             )  # (B, H, p, D)
             summary = gaussian_kernel(landmarks, key) @ value  # masked values are zero
-            out = gaussian_kernel(query, landmarks) @ (_inverse_gram(landmarks) @ summary)
+            out = gaussian_kernel(query, landmarks) @ (inverse_gram(landmarks) @ summary)
             info = torch.finfo(v.dtype)
             return out.clamp(info.min, info.max).to(v.dtype)
 
@@ -113,7 +113,7 @@ def newton_inverse(matrix: Tensor) -> Tensor:
     return inverse
 
 
-def _inverse_gram(landmarks: Tensor) -> Tensor:
+def inverse_gram(landmarks: Tensor) -> Tensor:
     """(kappa(L, L) + 0.1 I)^-1, (B, H, p, p)."""
     gram = gaussian_kernel(landmarks, landmarks)
     # Exactly symmetric with an exact diagonal: with positive row sums, this is what bounds the eigenvalues.

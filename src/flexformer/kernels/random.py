@@ -19,7 +19,9 @@ def gaussian_rows(count: int, dim: int, orthogonal: bool, like: Tensor) -> Tenso
     if not orthogonal:
         return torch.randn(count, dim, device=like.device, dtype=like.dtype)
     blocks = math.ceil(count / dim)
-    directions = torch.linalg.qr(torch.randn(blocks, dim, dim, device=like.device))[0]
+    q, r = torch.linalg.qr(torch.randn(blocks, dim, dim, device=like.device))
+    # QR fixes the signs of its columns by convention; undone, the directions are uniform.
+    directions = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]
     rows = directions.transpose(-1, -2).reshape(blocks * dim, dim)[:count]
     lengths = torch.randn(count, dim, device=like.device).norm(dim=-1, keepdim=True)
     return (rows * lengths).to(like.dtype)

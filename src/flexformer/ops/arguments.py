@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -13,8 +14,10 @@ from .state import State
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def full_precision(x: Tensor) -> torch.autocast:
+def full_precision(x: Tensor) -> AbstractContextManager[object]:
     """A region that autocast leaves alone: phases, norms and sums lose their meaning in half precision."""
+    if x.is_meta:  # shapes only, and autocast does not know the device
+        return nullcontext()
     return torch.autocast(device_type=x.device.type, enabled=False)
 
 
@@ -74,7 +77,7 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise TypeError(f"{name} has dtype {x.dtype}; use float16, bfloat16, float32 or float64")
         if x.device != q.device:
             raise ValueError(f"{name} is on {x.device} but q on {q.device}; move them to one device")
-        if x.dtype != q.dtype and not torch.is_autocast_enabled(q.device.type):
+        if x.dtype != q.dtype and (x.is_meta or not torch.is_autocast_enabled(q.device.type)):
             raise TypeError(f"{name} has dtype {x.dtype} but q has {q.dtype}; use one dtype for all three")
     if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
         raise ValueError(f"k has shape {tuple(k.shape)}, which does not fit q's {tuple(q.shape)} in batch or width")

@@ -1,0 +1,88 @@
+"""Wrong arguments raise errors that name the argument, its value and the remedy."""
+
+import pytest
+import torch
+
+from flexformer import kernels
+from flexformer.ops import State, linear_attention, reference_attention
+
+GOOD = torch.zeros(2, 4, 6, 8)
+
+
+@pytest.fixture
+def kernel():
+    return kernels.build("flexformer-n", 4, 8)
+
+
+@pytest.mark.parametrize("attention", [linear_attention, reference_attention])
+@pytest.mark.parametrize(
+    ("replaced", "error", "message"),
+    [
+        ({"q": [1.0]}, TypeError, "q is a list"),
+        ({"q": torch.zeros(2, 6, 8)}, ValueError, r"q has shape \(2, 6, 8\); pass \(B, H, T, D\)"),
+        ({"k": torch.zeros(2, 4, 6, 8).long()}, TypeError, "k has dtype torch.int64; use float16"),
+        ({"v": torch.zeros(2, 4, 6, 8).half()}, TypeError, "v has dtype torch.float16 but q has torch.float32"),
+        ({"k": torch.zeros(2, 4, 6, 7), "v": GOOD}, ValueError, r"k has shape \(2, 4, 6, 7\)"),
+        ({"k": torch.zeros(3, 4, 6, 8), "v": torch.zeros(3, 4, 6, 8)}, ValueError, r"k has shape \(3, 4, 6, 8\)"),
+        ({"v": torch.zeros(2, 4, 5, 8)}, ValueError, r"v has shape \(2, 4, 5, 8\)"),
+        ({"q": torch.zeros(2, 6, 6, 8)}, ValueError, "q has 6 heads, not a multiple of k's 4"),
+        ({"k": GOOD[:, :2], "v": GOOD[:, :2]}, ValueError, "k has 2 heads but kernel was built with num_heads 4"),
+        ({"kernel": "flexformer-n"}, TypeError, "kernel str is not a Kernel"),
+        ({"key_mask": torch.ones(2, 6)}, TypeError, "key_mask has dtype torch.float32; pass booleans"),
+        ({"key_mask": torch.ones(6, 2).bool()}, ValueError, r"key_mask has shape \(6, 2\); pass \(B, S\) = \(2, 6\)"),
+        ({"floor": 0.0}, ValueError, "floor 0.0 is not a positive number"),
+        ({"floor": float("nan")}, ValueError, "floor nan is not a positive number"),
+        ({"q": GOOD[:, :, :3], "is_causal": True}, ValueError, "is_causal with 3 queries and 6 keys is ambiguous"),
+        ({"kernel": kernels.build("linear", 4, 16)}, ValueError, "q has head_dim 8 but kernel was built with head_dim 16"),
+        ({"kernel": kernels.build("cosformer", 4, 8, max_length=5)}, ValueError, "length 6 exceeds max_length 5"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_named(kernel, attention, replaced, error, message):
+    arguments = {"q": GOOD, "k": GOOD, "v": GOOD, "kernel": kernel} | replaced
+    with pytest.raises(error, match=message):
+        attention(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"chunk_size": 0}, ValueError, "chunk_size 0 is not a number of tokens"),
+        ({"chunk_size": 2.5}, ValueError, "chunk_size 2.5 is not"),
+        ({"initial_state": (1, 2)}, TypeError, "initial_state is a tuple; pass the State"),
+        ({"initial_state": State.empty(2, 4, 3, 8)}, ValueError, r"S of shape \(2, 4, 3, 8\); these inputs need"),
+        ({"cu_seqlens": torch.tensor([0, 6])}, ValueError, "cu_seqlens needs batch 1 but q has batch 2"),
+    ],
+)
+def test_a_wrong_argument_of_linear_attention_is_named(kernel, arguments, error, message):
+    with pytest.raises(error, match=message):
+        linear_attention(GOOD, GOOD, GOOD, kernel, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("cu_seqlens", "error", "message"),
+    [
+        (torch.tensor([0, 5]), ValueError, "must rise from 0 to the packed length 6"),
+        (torch.tensor([1, 6]), ValueError, "must rise from 0"),
+        (torch.tensor([0, 4, 3, 6]), ValueError, "must rise from 0"),
+        (torch.tensor([0.0, 6.0]), TypeError, "cu_seqlens has dtype torch.float32"),
+        (torch.tensor([0]), ValueError, "not a vector of boundaries"),
+        ([0, 6], ValueError, "not a vector of boundaries"),
+    ],
+)
+def test_wrong_boundaries_are_named(kernel, cu_seqlens, error, message):
+    with pytest.raises(error, match=message):
+        linear_attention(GOOD[:1], GOOD[:1], GOOD[:1], kernel, cu_seqlens=cu_seqlens)
+
+
+def test_packed_sequences_have_no_common_state(kernel):
+    with pytest.raises(ValueError, match="cu_seqlens cannot go with initial_state or return_state"):
+        linear_attention(
+            GOOD[:1], GOOD[:1], GOOD[:1], kernel, cu_seqlens=torch.tensor([0, 6]), return_state=True
+        )
+
+
+def test_a_state_longer_than_the_kernel_allows_is_refused():
+    kernel = kernels.build("cosformer", 4, 8, max_length=10)
+    _, state = linear_attention(GOOD, GOOD, GOOD, kernel, True, return_state=True)
+    with pytest.raises(ValueError, match="length 6; with 6 more it exceeds the kernel's max_length 10"):
+        linear_attention(GOOD, GOOD, GOOD, kernel, True, initial_state=state)
