@@ -52,8 +52,6 @@ class ByteLM(nn.Module):
         self.blocks = nn.ModuleList(Block(width, num_heads, attention, **options) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 256)
-        nn.init.normal_(self.embedding.weight, std=0.02)
-        nn.init.normal_(self.position.weight, std=0.02)
 
     def forward(self, tokens: Tensor, states: list[Any] | None = None, start: int = 0) -> tuple[Tensor, list[Any]]:
         """Tokens (B, T) to logits (B, T, 256), from and to a state per layer."""
@@ -158,7 +156,12 @@ def main() -> None:
     )
     before = validate(model, validation)
     started = time.perf_counter()
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[loss]}"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[loss]}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("training", total=options.steps, loss="")
         train(

@@ -37,13 +37,12 @@ BUILDS_ON: dict[str, set[str]] = {
 }
 BUILDS_ON["experiments"] = set(BUILDS_ON)
 BUILDS_ON["cli"] = set(BUILDS_ON)
+BUILDS_ON["__main__"] = {"cli"}
 CORE = ("kernels", "ops", "attention")
 
 
 def in_new_interpreter(code: str) -> str:
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120
-    )
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 

@@ -26,9 +26,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
     return logits.softmax(-1).nan_to_num(0.0) @ v
 
 
-def by_definition(
-    module: LongformerAttention, q: Tensor, k: Tensor, v: Tensor, x: Tensor, mask: Tensor
-) -> Tensor:
+def by_definition(module: LongformerAttention, q: Tensor, k: Tensor, v: Tensor, x: Tensor, mask: Tensor) -> Tensor:
     i = torch.arange(q.shape[2])
     is_global = i < module.num_global
     near = (i[:, None] - i).abs() <= module.window // 2

@@ -72,8 +72,7 @@ def test_it_equals_the_definition_with_the_same_landmarks(masked: bool) -> None:
 def test_many_landmarks_approach_exact_kernelized_attention(queries: int, keys: int) -> None:
     q, k, v = tensors(queries, keys)
     error = [
-        (run(SkyformerAttention(H, D, num_landmarks=p), q, k, v) - exact(q, k, v)).abs().mean().item()
-        for p in (2, 128)
+        (run(SkyformerAttention(H, D, num_landmarks=p), q, k, v) - exact(q, k, v)).abs().mean().item() for p in (2, 128)
     ]
     scale = exact(q, k, v).abs().mean().item()
     assert error[1] < 0.03 * scale

@@ -28,9 +28,7 @@ BUILD: dict[str, Callable[..., Mechanism]] = {
     "skyformer": lambda **kw: SkyformerAttention(H, D, num_landmarks=16, **kw),
 }
 every_mechanism = pytest.mark.parametrize("name", BUILD)
-every_dtype = pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str
-)
+every_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 
 
 def build(name: str, dtype: torch.dtype = torch.float32, **options: Any) -> Mechanism:

@@ -49,9 +49,7 @@ def python(code: str, **options) -> subprocess.CompletedProcess[str]:
     head = f"import sys; sys.path.insert(0, {str(HERE)!r})\nfrom flexformer.cli import main as frame\n"
     head += f"frame.COMMANDS = {PRIVATE!r}\n"
     environment = {k: v for k, v in os.environ.items() if k not in ("FLEXFORMER_DEBUG", "COLUMNS")}
-    return subprocess.run(
-        [sys.executable, "-c", head + code], text=True, env=environment, timeout=120, **options
-    )
+    return subprocess.run([sys.executable, "-c", head + code], text=True, env=environment, timeout=120, **options)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"], ["--debug"]])

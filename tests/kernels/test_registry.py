@@ -48,14 +48,14 @@ def test_a_name_is_given_once(square):
 
 
 def test_only_kernels_register():
-    with pytest.raises(TypeError, match="not a subclass of flexformer.kernels.Kernel"):
+    with pytest.raises(TypeError, match=r"not a subclass of flexformer\.kernels\.Kernel"):
         kernels.register("other")(torch.nn.Linear)
     with pytest.raises(ValueError, match="name '' is not a kernel name"):
         kernels.register("")
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(ValueError, match="kernel 'flexformer' is unknown; use one of .*flexformer-s"):
+    with pytest.raises(ValueError, match=r"kernel 'flexformer' is unknown; use one of .*flexformer-s"):
         kernels.build("flexformer", 2, 8)
 
 

@@ -72,7 +72,8 @@ def test_equal_pairs_give_the_stationary_kernel():
     q, k, v = torch.randn(3, 1, 2, 20, 8, dtype=torch.float64)
     for is_causal in (False, True):
         torch.testing.assert_close(
-            linear_attention(q, k, v, nonstationary, is_causal), linear_attention(q, k, v, stationary, is_causal)
+            linear_attention(q, k, v, nonstationary, is_causal),
+            linear_attention(q, k, v, stationary, is_causal),
         )
 
 
@@ -142,7 +143,9 @@ def test_the_query_norm_cancels_and_tau_acts_through_keys_alone(name):
     q, k, v = torch.randn(3, 1, 1, 10, 8, dtype=torch.float64)
     weights, den, _ = attention_weights(q, k, kernel)
     factor = (q.square().sum(-1) / kernel.tau.exp()).exp()[..., None]
-    torch.testing.assert_close(factor * weights @ v / (factor * weights).sum(-1, keepdim=True), weights @ v / den[..., None])
+    torch.testing.assert_close(
+        factor * weights @ v / (factor * weights).sum(-1, keepdim=True), weights @ v / den[..., None]
+    )
     phi_q = kernel.query_features(q)
     log_weight = kernel.key_features(k)[1]
     with torch.no_grad():

@@ -92,9 +92,7 @@ def test_gradcheck_passes_for_inputs_and_initial_state(kernel_name, is_causal):
 
     def function(q, k, v, S, z, w):
         given = State(S, z, w, state.m, state.length)
-        out, after = linear_attention(
-            q, k, v, kernel, is_causal, initial_state=given, return_state=True, chunk_size=2
-        )
+        out, after = linear_attention(q, k, v, kernel, is_causal, initial_state=given, return_state=True, chunk_size=2)
         # S, z and w alone are in units of e^m, which counts as constant; what is read from them is not.
         return out, linear_attention(q, k, v, kernel, is_causal, initial_state=after)
 

@@ -67,5 +67,6 @@ def test_a_mask_that_hides_nothing_changes_nothing(kernel_name):
     everything = torch.ones(2, 70, dtype=torch.bool)
     for is_causal in (False, True):
         torch.testing.assert_close(
-            linear_attention(q, k, v, kernel, is_causal, everything), linear_attention(q, k, v, kernel, is_causal)
+            linear_attention(q, k, v, kernel, is_causal, everything),
+            linear_attention(q, k, v, kernel, is_causal),
         )

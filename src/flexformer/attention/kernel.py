@@ -65,9 +65,7 @@ class KernelAttention(Mechanism):
         state: State | None = None,
     ) -> tuple[Tensor, State]:
         self._before_forward()
-        return linear_attention(
-            q, k, v, self.kernel, is_causal, key_mask, initial_state=state, return_state=True
-        )
+        return linear_attention(q, k, v, self.kernel, is_causal, key_mask, initial_state=state, return_state=True)
 
     def _before_forward(self) -> None:
         if self.training:

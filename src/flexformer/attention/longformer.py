@@ -88,9 +88,7 @@ class LongformerAttention(Mechanism):
                 out = torch.cat([leading, out[:, :, num_global:]], dim=2)
             return out.masked_fill(hidden, 0.0).to(v.dtype)
 
-    def _attend_windows(
-        self, query: Tensor, key: Tensor, value: Tensor, valid: Tensor, num_global: int
-    ) -> Tensor:
+    def _attend_windows(self, query: Tensor, key: Tensor, value: Tensor, valid: Tensor, num_global: int) -> Tensor:
         """Outputs (B, H, N, D) of every query over the global keys and those of its window."""
         length = query.shape[2]
         half = max(min(self.window // 2, length - 1), 1)  # a longer reach would only see filler

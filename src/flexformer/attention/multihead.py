@@ -45,7 +45,11 @@ class MultiheadAttention(nn.Module):
     ) -> None:
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        for argument, value in (("embed_dim", embed_dim), ("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
+        for argument, value in (
+            ("embed_dim", embed_dim),
+            ("num_heads", num_heads),
+            ("num_kv_heads", num_kv_heads),
+        ):
             require_positive_int(argument, value)
         if head_dim is None:
             if embed_dim % num_heads:
@@ -82,9 +86,7 @@ class MultiheadAttention(nn.Module):
         self.is_causal = is_causal
         self.dropout = dropout
         self.q_proj = nn.Linear(embed_dim, num_heads * head_dim, bias=bias)
-        self.k_proj = (
-            None if mechanism.shares_query_key else nn.Linear(context_dim, num_kv_heads * head_dim, bias=bias)
-        )
+        self.k_proj = None if mechanism.shares_query_key else nn.Linear(context_dim, num_kv_heads * head_dim, bias=bias)
         self.v_proj = nn.Linear(context_dim, num_kv_heads * head_dim, bias=bias)
         self.o_proj = nn.Linear(num_heads * head_dim, embed_dim, bias=bias)
         self.mechanism = mechanism
@@ -184,15 +186,18 @@ class MultiheadAttention(nn.Module):
             if key_mask.dtype != torch.bool:
                 raise TypeError(f"key_mask has dtype {key_mask.dtype}; pass booleans, True = attend")
             if tuple(key_mask.shape) != (x.shape[0], keys):
-                raise ValueError(
-                    f"key_mask has shape {tuple(key_mask.shape)}; pass (B, S) = ({x.shape[0]}, {keys})"
-                )
+                raise ValueError(f"key_mask has shape {tuple(key_mask.shape)}; pass (B, S) = ({x.shape[0]}, {keys})")
 
     def extra_repr(self) -> str:
         heads = f"{self.num_heads} heads of {self.head_dim}"
         if self.num_kv_heads != self.num_heads:
             heads += f" on {self.num_kv_heads} key heads"
-        parts = [f"{self.embed_dim} wide", heads, self.attention, "causal" if self.is_causal else "bidirectional"]
+        parts = [
+            f"{self.embed_dim} wide",
+            heads,
+            self.attention,
+            "causal" if self.is_causal else "bidirectional",
+        ]
         if isinstance(self.mechanism, KernelAttention):
             features = self.mechanism.kernel.num_features
             parts.append(f"cost linear in length, state of {self.num_kv_heads} x {features} x {self.head_dim}")
@@ -223,7 +228,9 @@ class MultiheadAttention(nn.Module):
         if module.bias_k is not None or module.add_zero_attn:
             raise ValueError("module has add_bias_kv or add_zero_attn, extra keys that other attentions do not have")
         if module.kdim != module.vdim:
-            raise ValueError(f"module has kdim {module.kdim} and vdim {module.vdim}; keys and values share a context here")
+            raise ValueError(
+                f"module has kdim {module.kdim} and vdim {module.vdim}; keys and values share a context here"
+            )
         made = cls(
             module.embed_dim,
             module.num_heads,

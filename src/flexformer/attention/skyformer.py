@@ -78,9 +78,7 @@ class SkyformerAttention(Mechanism):
             query, key = query.clamp(-_CLIP, _CLIP) * scale, key.clamp(-_CLIP, _CLIP) * scale
 
             u = torch.rand(2, self.num_landmarks // 2, device=q.device, dtype=torch.float32)
-            landmarks = torch.cat(
-                [_pick(query, query_mask, u[0]), _pick(key, key_mask, u[1])], dim=2
-            )  # (B, H, p, D)
+            landmarks = torch.cat([_pick(query, query_mask, u[0]), _pick(key, key_mask, u[1])], dim=2)  # (B, H, p, D)
             summary = gaussian_kernel(landmarks, key) @ value  # masked values are zero
             out = gaussian_kernel(query, landmarks) @ (inverse_gram(landmarks) @ summary)
             info = torch.finfo(v.dtype)

@@ -45,7 +45,11 @@ class Kernel(nn.Module):
 
     def __init__(self, num_heads: int, head_dim: int, num_features: int, policy: str, floor: float) -> None:
         super().__init__()
-        for argument, value in (("num_heads", num_heads), ("head_dim", head_dim), ("num_features", num_features)):
+        for argument, value in (
+            ("num_heads", num_heads),
+            ("head_dim", head_dim),
+            ("num_features", num_features),
+        ):
             require_positive_int(argument, value)
         if policy not in POLICIES:
             raise ValueError(f"policy {policy!r} is unknown; use one of {', '.join(POLICIES)}")

@@ -58,7 +58,7 @@ def build(name: str, num_heads: int, head_dim: int, **kernel_options: Any) -> Ke
         if option not in known:
             takes = ", ".join(known) or "none"
             raise TypeError(f"option {option!r} is unknown to kernel {name!r}; its options are: {takes}")
-    return _lookup(name)(num_heads, head_dim, **kernel_options)  # type: ignore[arg-type]
+    return _lookup(name)(num_heads, head_dim, **kernel_options)
 
 
 def _lookup(name: str) -> type[Kernel]:

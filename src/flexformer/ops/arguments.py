@@ -100,7 +100,11 @@ def _check_state(state: State, batch: int, kernel: Kernel, v: Tensor) -> None:
     expected = (batch, kernel.num_heads, kernel.num_features, v.shape[3])
     if tuple(state.S.shape) != expected:
         raise ValueError(f"initial_state has S of shape {tuple(state.S.shape)}; these inputs need {expected}")
-    for name, x, shape in (("z", state.z, expected[:3]), ("w", state.w, expected[:2]), ("m", state.m, expected[:2])):
+    for name, x, shape in (
+        ("z", state.z, expected[:3]),
+        ("w", state.w, expected[:2]),
+        ("m", state.m, expected[:2]),
+    ):
         if tuple(x.shape) != shape:
             raise ValueError(f"initial_state has {name} of shape {tuple(x.shape)}; these inputs need {shape}")
 

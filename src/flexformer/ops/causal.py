@@ -36,7 +36,7 @@ def causal_block(
         policy: see `flexformer.kernels.Kernel`.
         floor: see `flexformer.kernels.Kernel`.
         segments: (N,) the sequence each chunk belongs to, where several are packed; they come in order.
-        state_segment: () the sequence `state` belongs to.
+        state_segment: () the sequence `state` belongs to, None for none of them.
 
     Returns:
         (B, H, N, G, C, D) and the state after the last chunk, in that chunk's segment.
@@ -44,32 +44,39 @@ def causal_block(
     count, size = phi_k.shape[2], phi_k.shape[3]
     chunks = summarise(phi_k, g, v)
     before = _states_before(chunks, state, segments, state_segment)
-    entering = State(*(x[:, :, :count] for x in before[:4]), length=state.length)
-    last = State(*(x[:, :, count] for x in before[:4]), length=state.length + count * size)
+    S, z, w, m = (
+        before.S[:, :, :count],
+        before.z[:, :, :count],
+        before.w[:, :, :count],
+        before.m[:, :, :count],
+    )
+    last = State(
+        S=before.S[:, :, count],
+        z=before.z[:, :, count],
+        w=before.w[:, :, count],
+        m=before.m[:, :, count],
+        length=state.length + count * size,
+    )
 
     order = torch.arange(size, device=v.device)
     future = order[:, None] < order
     if g is None:
-        m = entering.m.clamp_min(0.0)[..., None]
+        largest = m.clamp_min(0.0)[..., None]
         inside = (~future).to(v.dtype)
-        entry = log_ratio(entering.m[..., None], m).exp()
     else:
-        m = torch.maximum(g.detach().cummax(-1).values, entering.m[..., None])
-        inside = log_ratio(g[..., None, :].masked_fill(future, -torch.inf), m[..., None]).exp()
-        entry = log_ratio(entering.m[..., None], m).exp()
-    entry = entry[..., None, :]  # (B, H, N, 1, C), the same for every query head of the group
-    inside = inside if g is None else inside[..., None, :, :]
+        largest = torch.maximum(g.detach().cummax(-1).values, m[..., None])
+        inside = log_ratio(g[..., None, :].masked_fill(future, -torch.inf), largest[..., None]).exp()
+        inside = inside[..., None, :, :]  # the same for every query head of the group
+    entry = log_ratio(m[..., None], largest).exp()[..., None, :]  # (B, H, N, 1, C)
 
     weights = phi_q @ phi_k[..., None, :, :].transpose(-1, -2) * inside
-    num = weights @ v[..., None, :, :] + (phi_q @ entering.S[:, :, :, None]) * entry[..., None]
-    den = weights.sum(-1) + (phi_q @ entering.z[:, :, :, None, :, None]).squeeze(-1) * entry
-    w = inside.sum(-1) + entering.w[..., None, None] * entry
-    return normalise(num, den, w.expand_as(den), policy, floor), last
+    num = weights @ v[..., None, :, :] + (phi_q @ S[:, :, :, None]) * entry[..., None]
+    den = weights.sum(-1) + (phi_q @ z[:, :, :, None, :, None]).squeeze(-1) * entry
+    total = inside.sum(-1) + w[..., None, None] * entry
+    return normalise(num, den, total.expand_as(den), policy, floor), last
 
 
-def _states_before(
-    chunks: State, state: State, segments: Tensor | None, state_segment: Tensor | None
-) -> State:
+def _states_before(chunks: State, state: State, segments: Tensor | None, state_segment: Tensor | None) -> State:
     """The state before each of N chunks and after the last one: (B, H, N + 1, ...)."""
     count = chunks.m.shape[2]
     order = torch.arange(count, device=chunks.m.device)
@@ -78,7 +85,7 @@ def _states_before(
     if segments is not None:
         reader = torch.cat((segments, segments[-1:]))
         earlier = earlier & (reader[:, None] == segments)
-        carried = reader == state_segment
+        carried = reader.eq(-1 if state_segment is None else state_segment)
 
     logs = chunks.m[:, :, None, :].masked_fill(~earlier, -torch.inf)
     carry = state.m[:, :, None].masked_fill(~carried, -torch.inf)

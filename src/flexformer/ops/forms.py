@@ -7,6 +7,7 @@ the user's machine.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -54,9 +55,9 @@ def _in_pieces(sizes: Callable[[int], list[int]]) -> Attention:
     def run(q: Tensor, k: Tensor, v: Tensor, kernel: Kernel, chunk: int) -> Tensor:
         state, outs = None, []
         pieces = zip(*(x.split(sizes(q.shape[2]), dim=2) for x in (q, k, v)), strict=True)
-        for piece in pieces:
+        for q, k, v in pieces:
             out, state = linear_attention(
-                *piece, kernel, True, initial_state=state, return_state=True, chunk_size=chunk
+                q, k, v, kernel, True, initial_state=state, return_state=True, chunk_size=chunk
             )
             outs.append(out)
         return torch.cat(outs, dim=2)
@@ -86,13 +87,8 @@ def _boundaries(length: int) -> list[int]:
 def _packed(is_causal: bool) -> Attention:
     def run(q: Tensor, k: Tensor, v: Tensor, kernel: Kernel, chunk: int) -> Tensor:
         cu_seqlens = torch.tensor(_boundaries(q.shape[2]), device=q.device)
-        rows = zip(q, k, v, strict=True)
-        outs = [
-            linear_attention(
-                *(x[None] for x in row), kernel, is_causal, cu_seqlens=cu_seqlens, chunk_size=chunk
-            )
-            for row in rows
-        ]
+        rows = zip(q.split(1), k.split(1), v.split(1), strict=True)
+        outs = [linear_attention(*row, kernel, is_causal, cu_seqlens=cu_seqlens, chunk_size=chunk) for row in rows]
         return torch.cat(outs)
 
     return run
@@ -101,7 +97,7 @@ def _packed(is_causal: bool) -> Attention:
 def _separate(is_causal: bool) -> Attention:
     def run(q: Tensor, k: Tensor, v: Tensor, kernel: Kernel, chunk: int) -> Tensor:
         ends = _boundaries(q.shape[2])
-        parts = [slice(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+        parts = [slice(a, b) for a, b in pairwise(ends)]
         outs = [reference_attention(q[:, :, p], k[:, :, p], v[:, :, p], kernel, is_causal) for p in parts]
         return torch.cat(outs, dim=2)
 
@@ -170,9 +166,7 @@ def compare(
     device = next(kernel.parameters(), inputs[0]).device
     inputs, cotangent = [x.to(device) for x in inputs], cotangent.to(device)
     expected = _with_gradients(form.expected, inputs, kernel, cotangent, chunk_size)
-    actual = _with_gradients(
-        form.run, [x.to(dtype) for x in inputs], kernel, cotangent.to(dtype), chunk_size
-    )
+    actual = _with_gradients(form.run, [x.to(dtype) for x in inputs], kernel, cotangent.to(dtype), chunk_size)
     errors = [_relative_error(a, e) for a, e in zip(actual, expected, strict=True)]
     return Comparison(errors[0], max(errors[1:]))
 

@@ -209,14 +209,16 @@ def _packed(
     if not is_causal:
         out = packed_bidirectional(phi_q, *chunks, packing.segments, kernel.policy, floor)
         return packing.gather(_unchunked(out), 2)
-    state = State.empty(1, kernel.num_heads, kernel.num_features, v.shape[3], dtype=values.dtype, device=v.device)
-    state_segment = torch.full((), -1, device=v.device)
+    shape = (1, kernel.num_heads, kernel.num_features, v.shape[3])
+    state, state_segment = State.empty(*shape, dtype=values.dtype, device=v.device), None
     outs = []
     for start in range(0, packing.segments.numel(), CHUNKS_AT_ONCE):
         here = slice(start, start + CHUNKS_AT_ONCE)
         segments = packing.segments[here]
-        block = (phi_q[:, :, here], *(x[:, :, here] for x in chunks))
-        out, state = causal_block(*block, state, kernel.policy, floor, segments, state_segment)
+        block_k, block_g, block_v = (x[:, :, here] for x in chunks)
+        out, state = causal_block(
+            phi_q[:, :, here], block_k, block_g, block_v, state, kernel.policy, floor, segments, state_segment
+        )
         state_segment = segments[-1]
         outs.append(_unchunked(out))
     return packing.gather(torch.cat(outs, dim=2), 2)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .bidirectional import summarise
 from .guard import normalise
-from .state import State, log_ratio
+from .state import log_ratio
 
 
 class Packing(NamedTuple):
@@ -81,8 +81,8 @@ def packed_bidirectional(
     m = chunks.m.new_full((*chunks.m.shape[:2], count), -torch.inf)
     m = m.scatter_reduce(2, segments.expand_as(chunks.m), chunks.m, "amax")
     scale = log_ratio(chunks.m, m.index_select(2, segments)).exp()
-    total = State(*(_sum_by_segment(x, scale, segments, count) for x in chunks[:3]), m=m, length=chunks.length)
-    S, z, w = (x.index_select(2, segments) for x in total[:3])
+    sums = (_sum_by_segment(x, scale, segments, count) for x in (chunks.S, chunks.z, chunks.w))
+    S, z, w = (x.index_select(2, segments) for x in sums)
     den = (phi_q @ z[:, :, :, None, :, None]).squeeze(-1)
     return normalise(phi_q @ S[:, :, :, None], den, w[..., None, None].expand_as(den), policy, floor)
 
