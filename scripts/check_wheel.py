@@ -121,7 +121,7 @@ def check_metadata(metadata: Message) -> None:
         if metadata[field] != right:
             raise WheelError(f"metadata say {field}: {metadata[field]}; expected {right}")
     needed = [r for r in metadata.get_all("Requires-Dist", []) if "extra ==" not in r]
-    if sorted(r.partition(">")[0] for r in needed) != ["jsonargparse[signatures]", "rich", "torch"]:
+    if sorted(r.partition(">")[0] for r in needed) != ["jsonargparse[signatures]", "numpy", "rich", "torch"]:
         raise WheelError(f"unexpected requirements {needed}; what is optional belongs into an extra")
 
 

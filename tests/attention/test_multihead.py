@@ -189,6 +189,32 @@ def test_softmax_equals_the_formula():
     torch.testing.assert_close(out, (q @ k.transpose(-1, -2) / 8**0.5).softmax(-1) @ v)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("magnitude", [1e-6, 1.0, 1e4])
+def test_softmax_makes_no_nan_of_any_magnitude(dtype, magnitude):
+    mechanism = module("softmax").mechanism
+    leaves = [(torch.randn(2, 4, 30, 8) * magnitude).clamp(-1e4, 1e4).to(dtype).requires_grad_() for _ in range(3)]
+    key_mask = torch.rand(2, 30) > 0.5
+    key_mask[0] = False
+    for is_causal in (False, True):
+        out = mechanism(*leaves, x=torch.empty(0), key_mask=key_mask, is_causal=is_causal)
+        assert torch.isfinite(out).all()
+        assert not out[0].any()
+        for gradient in torch.autograd.grad(out, leaves, torch.full_like(out, 1e-3)):
+            assert torch.isfinite(gradient).all()
+            assert not gradient[0].any()
+
+
+@pytest.mark.parametrize("attention", ["flexformer-n", "polaformer", "softmax", "longformer", "skyformer"])
+def test_a_module_compiles_without_graph_breaks(attention):
+    torch.compiler.reset()
+    attn = module(attention)
+    x = torch.randn(2, 70, 32)
+    compiled = torch.compile(attn, fullgraph=True, backend="eager")
+    torch.testing.assert_close(seeded(compiled, x), seeded(attn, x), rtol=1e-5, atol=1e-5)
+    torch.compiler.reset()
+
+
 @pytest.mark.parametrize("kdim", [None, 24])
 @pytest.mark.parametrize("bias", [True, False])
 def test_from_torch_keeps_the_projections(bias, kdim):

@@ -93,13 +93,15 @@ def worst_errors(screen: Console, show_progress: bool) -> dict[str, dict[str, fl
     """Per form and kernel the worst relative error of outputs and gradients; infinite where a form fails."""
     pairs = [(form, name) for form in FORMS for name in kernel_names()]
     errors: dict[str, dict[str, float]] = {form.name: {} for form in FORMS}
-    generator_state = torch.get_rng_state()
+    generator_state, threads = torch.get_rng_state(), torch.get_num_threads()
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # the matrices are small: threads would only wait for each other
     for form, name in track(pairs, "checking", console=screen, disable=not show_progress, transient=True):
         kernel = kernels.build(name, num_heads=2, head_dim=16).double()
         error = compare(form, kernel, LENGTH, dtype=torch.float32, chunk_size=16)
         errors[form.name][name] = max(error) if all(map(math.isfinite, error)) else math.inf
     torch.set_rng_state(generator_state)
+    torch.set_num_threads(threads)
     return errors
 
 
