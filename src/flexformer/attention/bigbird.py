@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..kernels.base import require_positive_int
+from ..kernels.base import require_count, require_positive_int
+from ..kernels.weights import full_precision
 from .mechanism import Mechanism
 
 
@@ -50,8 +51,7 @@ class BigBirdAttention(Mechanism):
     ) -> None:
         super().__init__(num_heads, head_dim, num_kv_heads, dropout, embed_dim)
         require_positive_int("block_size", block_size)
-        if num_random_blocks < 0:
-            raise ValueError(f"num_random_blocks {num_random_blocks} is negative; use 0 for no random block")
+        require_count("num_random_blocks", num_random_blocks)
         self.block_size = block_size
         self.num_random_blocks = num_random_blocks
         self.register_buffer("seed", torch.randint(2**62, (), dtype=torch.int64))
@@ -73,7 +73,7 @@ class BigBirdAttention(Mechanism):
         valid = q.new_ones(batch, length, dtype=torch.bool) if key_mask is None else key_mask
         hidden = ~valid[:, None, :, None]
         num_blocks = -(-length // self.block_size)
-        with torch.autocast(device_type=q.device.type, enabled=False):
+        with full_precision(q):
             query, key, value = (t.to(dtype).masked_fill(hidden, 0.0) for t in (q, k, v))
             if num_blocks <= 5 + 2 * self.num_random_blocks:
                 out = self._attend(query, key, value, valid[:, None, None])

@@ -25,6 +25,7 @@ class KernelAttention(Mechanism):
 
     has_causal_form = True
     groups_heads = True
+    has_kernel_forms = True
 
     def __init__(
         self,
@@ -49,9 +50,14 @@ class KernelAttention(Mechanism):
         x: Tensor,
         key_mask: Tensor | None = None,
         is_causal: bool = False,
+        cu_seqlens: Tensor | None = None,
+        query_start: int | Tensor = 0,
     ) -> Tensor:
-        self._before_forward()
-        return linear_attention(q, k, v, self.kernel, is_causal, key_mask)
+        if self.training:
+            self.kernel.redraw_for_training()
+        return linear_attention(
+            q, k, v, self.kernel, is_causal, key_mask, cu_seqlens=cu_seqlens, query_start=query_start
+        )
 
     def forward_with_state(
         self,
@@ -63,10 +69,11 @@ class KernelAttention(Mechanism):
         key_mask: Tensor | None = None,
         is_causal: bool = False,
         state: State | None = None,
+        query_start: int | Tensor = 0,
     ) -> tuple[Tensor, State]:
-        self._before_forward()
-        return linear_attention(q, k, v, self.kernel, is_causal, key_mask, initial_state=state, return_state=True)
-
-    def _before_forward(self) -> None:
-        if self.training:
+        # A state means nothing to other random features than those it was made with.
+        if self.training and state is None:
             self.kernel.redraw_for_training()
+        return linear_attention(
+            q, k, v, self.kernel, is_causal, key_mask, state, return_state=True, query_start=query_start
+        )

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..kernels.base import require_positive_int
+from ..kernels.base import require_count, require_positive_int
+from ..kernels.weights import full_precision
 from .mechanism import Mechanism
 
 
@@ -50,8 +51,7 @@ class LongformerAttention(Mechanism):
         require_positive_int("window", window)
         if window % 2:
             raise ValueError(f"window {window} is not even; use an even number of positions")
-        if num_global < 0:
-            raise ValueError(f"num_global {num_global} is negative; use 0 for no global token")
+        require_count("num_global", num_global)
         self.window = window
         self.num_global = num_global
         if num_global > 0:
@@ -79,7 +79,7 @@ class LongformerAttention(Mechanism):
         if num_global:  # projected as the module's own projections are, under the caller's autocast
             x = x.masked_fill(~valid[..., None], 0.0)
             projected = self.q_global(x[:, :num_global]), self.k_global(x), self.v_global(x)
-        with torch.autocast(device_type=q.device.type, enabled=False):
+        with full_precision(q):
             query, key, value = (t.to(dtype).masked_fill(hidden, 0.0) for t in (q, k, v))
             out = self._attend_windows(query, key, value, valid, num_global)
             if num_global:

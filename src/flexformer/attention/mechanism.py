@@ -11,7 +11,7 @@ class Mechanism(nn.Module):
     """Turns projected queries, keys and values into outputs.
 
     `MultiheadAttention` owns the projections, checks shapes and calls the mechanism with heads first,
-    (B, H, T, D). A mechanism states what it can do in four class attributes, so that the module can
+    (B, H, T, D). A mechanism states what it can do in class attributes, so that the module can
     refuse what has no meaning when it is built rather than when it runs.
 
     Args:
@@ -26,6 +26,7 @@ class Mechanism(nn.Module):
     self_attention_only: ClassVar[bool] = False  # the pattern needs queries and keys of the same positions
     shares_query_key: ClassVar[bool] = False  # one projection serves as query and key
     groups_heads: ClassVar[bool] = False  # takes fewer key heads than query heads as they are
+    has_kernel_forms: ClassVar[bool] = False  # also takes `cu_seqlens` and `query_start` of `linear_attention`
 
     def __init__(
         self,

@@ -7,7 +7,8 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor, nn
 
-from ..kernels.base import require_positive_int
+from .. import kernels
+from ..kernels.base import require_bool, require_positive_int
 from . import registry
 from .kernel import KernelAttention
 
@@ -24,6 +25,8 @@ class MultiheadAttention(nn.Module):
         head_dim: width of one head; `embed_dim / num_heads` by default.
         context_dim: width of `context` in cross attention; `embed_dim` by default.
         bias: whether the four projections have biases.
+        device: where parameters live.
+        dtype: of parameters; kernels compute in at least float32 all the same.
         dropout: probability of dropping an attention weight while training. Means something only where weights
             are formed: softmax, reformer, longformer, bigbird; others accept and ignore it.
         **options: the attention's own options, see `flexformer.attention.options(name)`.
@@ -41,9 +44,15 @@ class MultiheadAttention(nn.Module):
         context_dim: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
+        for argument, flag in (("is_causal", is_causal), ("bias", bias)):
+            require_bool(argument, flag)
+        if isinstance(dropout, bool) or not isinstance(dropout, int | float):
+            raise TypeError(f"dropout {dropout!r} is not a number; use at least 0 and less than 1")
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         for argument, value in (
             ("embed_dim", embed_dim),
@@ -90,10 +99,18 @@ class MultiheadAttention(nn.Module):
         self.v_proj = nn.Linear(context_dim, num_kv_heads * head_dim, bias=bias)
         self.o_proj = nn.Linear(num_heads * head_dim, embed_dim, bias=bias)
         self.mechanism = mechanism
-        self.reset_projections()
+        self._reset_projections()
+        self.to(device=device, dtype=dtype)
 
-    def reset_projections(self) -> None:
-        """Draw the projections anew: Xavier uniform, biases zero."""
+    def reset_parameters(self) -> None:
+        """Draw everything anew: projections Xavier uniform with zero biases, the mechanism as it starts."""
+        for module in self.mechanism.modules():
+            reset = getattr(module, "reset_parameters", None)
+            if callable(reset):
+                reset()
+        self._reset_projections()
+
+    def _reset_projections(self) -> None:
         for linear in (self.q_proj, self.k_proj, self.v_proj, self.o_proj):
             if linear is not None:
                 nn.init.xavier_uniform_(linear.weight)
@@ -108,6 +125,9 @@ class MultiheadAttention(nn.Module):
         context: Tensor | None = ...,
         state: Any = ...,
         return_state: Literal[False] = ...,
+        *,
+        cu_seqlens: Tensor | None = ...,
+        query_start: int | Tensor | None = ...,
     ) -> Tensor: ...
     @overload
     def forward(
@@ -118,6 +138,8 @@ class MultiheadAttention(nn.Module):
         state: Any = ...,
         *,
         return_state: Literal[True],
+        cu_seqlens: Tensor | None = ...,
+        query_start: int | Tensor | None = ...,
     ) -> tuple[Tensor, Any]: ...
     def forward(
         self,
@@ -126,6 +148,9 @@ class MultiheadAttention(nn.Module):
         context: Tensor | None = None,
         state: Any = None,
         return_state: bool = False,
+        *,
+        cu_seqlens: Tensor | None = None,
+        query_start: int | Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Any]:
         """Attend.
 
@@ -137,6 +162,10 @@ class MultiheadAttention(nn.Module):
                 attends to the state alone.
             return_state: also return the state after these keys: of fixed size for kernel attentions, all keys
                 and values for softmax.
+            cu_seqlens: (sequences + 1,) boundaries of sequences packed along T in a batch of one, for kernel
+                attentions; see `linear_attention`.
+            query_start: position of the first query where the module is not causal, for kernels that use positions;
+                by default where the state ends in self-attention, and 0 in cross attention.
 
         Returns:
             (B, T, E), with `return_state` also the state.
@@ -150,15 +179,38 @@ class MultiheadAttention(nn.Module):
             group = self.num_heads // self.num_kv_heads
             k = k if self.k_proj is None else k.repeat_interleave(group, dim=1)
             v = v.repeat_interleave(group, dim=1)
+        forms: dict[str, Any] = {}
+        if self.mechanism.has_kernel_forms:
+            if query_start is None:
+                query_start = getattr(state, "length", 0) if context is None else 0
+            forms = {"query_start": query_start}
+        elif cu_seqlens is not None:
+            raise ValueError(f"cu_seqlens is for kernel attentions; attention {self.attention!r} has no packed form")
         if state is None and not return_state:
-            out = self.mechanism(q, k, v, x=x, key_mask=key_mask, is_causal=self.is_causal)
+            if cu_seqlens is not None:
+                forms["cu_seqlens"] = cu_seqlens
+            out = self.mechanism(q, k, v, x=x, key_mask=key_mask, is_causal=self.is_causal, **forms)
             return self._merged(out)
+        if cu_seqlens is not None:
+            raise ValueError("cu_seqlens cannot go with state or return_state: packed sequences have no common state")
         if not self.mechanism.has_causal_form:
             raise ValueError(f"attention {self.attention!r} has no state; call it without state and return_state")
         out, state = self.mechanism.forward_with_state(
-            q, k, v, x=x, key_mask=key_mask, is_causal=self.is_causal, state=state
+            q, k, v, x=x, key_mask=key_mask, is_causal=self.is_causal, state=state, **forms
         )
         return (self._merged(out), state) if return_state else self._merged(out)
+
+    @torch.no_grad()
+    def statistics(
+        self, x: Tensor, key_mask: Tensor | None = None, context: Tensor | None = None
+    ) -> kernels.KernelStatistics:
+        """How healthy the kernel's weights are on this input; see `Kernel.statistics`. Kernel attentions only."""
+        self._check(x, key_mask, context)
+        if not isinstance(self.mechanism, KernelAttention) or self.k_proj is None:
+            raise ValueError(f"attention {self.attention!r} has no kernel and so no statistics of one")
+        q = self._heads(self.q_proj(x), self.num_heads)
+        k = self._heads(self.k_proj(x if context is None else context), self.num_kv_heads)
+        return self.mechanism.kernel.statistics(q, k, is_causal=self.is_causal, key_mask=key_mask)
 
     def _heads(self, x: Tensor, count: int) -> Tensor:
         return x.unflatten(-1, (count, self.head_dim)).transpose(1, 2)
@@ -168,6 +220,15 @@ class MultiheadAttention(nn.Module):
         return merged
 
     def _check(self, x: Tensor, key_mask: Tensor | None, context: Tensor | None) -> None:
+        for name, value in (("x", x), ("key_mask", key_mask), ("context", context)):
+            if value is not None and not isinstance(value, Tensor):
+                raise TypeError(f"{name} is a {type(value).__name__}; pass a tensor")
+        weight = self.q_proj.weight
+        for name, value in (("x", x), ("context", context)):
+            if value is None or torch.is_autocast_enabled(weight.device.type if not weight.is_meta else "cpu"):
+                continue
+            if value.dtype != weight.dtype:
+                raise TypeError(f"{name} has dtype {value.dtype} but the module {weight.dtype}; convert one of them")
         if x.dim() != 3 or x.shape[2] != self.embed_dim:
             raise ValueError(f"x has shape {tuple(x.shape)}; pass (B, T, E) with E = embed_dim = {self.embed_dim}")
         if context is not None:
@@ -227,6 +288,9 @@ class MultiheadAttention(nn.Module):
             raise TypeError(f"module is a {type(module).__name__}; pass a torch.nn.MultiheadAttention")
         if module.bias_k is not None or module.add_zero_attn:
             raise ValueError("module has add_bias_kv or add_zero_attn, extra keys that other attentions do not have")
+        for option in ("num_kv_heads", "head_dim", "context_dim", "bias", "dropout", "device", "dtype"):
+            if option in options:
+                raise TypeError(f"option {option!r} comes from the module; leave it out")
         if module.kdim != module.vdim:
             raise ValueError(
                 f"module has kdim {module.kdim} and vdim {module.vdim}; keys and values share a context here"

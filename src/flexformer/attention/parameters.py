@@ -21,7 +21,9 @@ def parameter_groups(model: nn.Module, weight_decay: float = 0.0) -> list[dict[s
     Returns:
         Two groups for a torch optimiser, the second without decay; parameters that need no gradient are left out.
     """
-    if weight_decay < 0:
+    if not isinstance(weight_decay, int | float) or isinstance(weight_decay, bool):
+        raise TypeError(f"weight_decay {weight_decay!r} is not a number; use zero or more")
+    if not weight_decay >= 0:
         raise ValueError(f"weight_decay {weight_decay} is negative; use zero or more")
     kernels = [module for module in model.modules() if isinstance(module, Kernel)]
     undecayed = {id(p) for kernel in kernels for p in kernel.parameters()}

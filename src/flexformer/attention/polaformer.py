@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..kernels.base import require_bool
 from ..ops import State
 from .kernel import KernelAttention
 
@@ -39,6 +40,7 @@ class PolaformerAttention(KernelAttention):
         alpha: float = 4.0,
         gate: bool = True,
     ) -> None:
+        require_bool("gate", gate)
         if head_dim % 2:
             raise ValueError(f"head_dim {head_dim} is odd; polaformer splits values in halves, use an even one")
         super().__init__(num_heads, head_dim, num_kv_heads, dropout, embed_dim, name="polaformer", alpha=alpha)
@@ -55,8 +57,10 @@ class PolaformerAttention(KernelAttention):
         x: Tensor,
         key_mask: Tensor | None = None,
         is_causal: bool = False,
+        cu_seqlens: Tensor | None = None,
+        query_start: int | Tensor = 0,
     ) -> Tensor:
-        out = super().forward(_both_signs(q), k, v, x=x, key_mask=key_mask, is_causal=is_causal)
+        out = super().forward(_both_signs(q), k, v, x=x, key_mask=key_mask, is_causal=is_causal, cu_seqlens=cu_seqlens)
         return self._gated_halves(out, x)
 
     def forward_with_state(
@@ -69,6 +73,7 @@ class PolaformerAttention(KernelAttention):
         key_mask: Tensor | None = None,
         is_causal: bool = False,
         state: State | None = None,
+        query_start: int | Tensor = 0,
     ) -> tuple[Tensor, State]:
         out, state = super().forward_with_state(
             _both_signs(q), k, v, x=x, key_mask=key_mask, is_causal=is_causal, state=state

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..kernels.base import require_positive_int
+from ..kernels.weights import full_precision
 from .mechanism import Mechanism
 
 _SELF_PENALTY = 1e5
@@ -81,7 +82,7 @@ class ReformerAttention(Mechanism):
         dtype = torch.promote_types(v.dtype, torch.float32)
         valid = q.new_ones(batch, length, dtype=torch.bool) if key_mask is None else key_mask
         hidden = ~valid[:, None, :, None]
-        with torch.autocast(device_type=q.device.type, enabled=False):
+        with full_precision(q):
             shared = q.to(dtype).masked_fill(hidden, 0.0)
             value = v.to(dtype).masked_fill(hidden, 0.0)
             if length <= self.chunk_length:

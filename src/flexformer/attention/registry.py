@@ -48,6 +48,8 @@ def options(attention: str) -> dict[str, Any]:
     Args:
         attention: a name in `ATTENTIONS` or of a registered kernel.
     """
+    if not isinstance(attention, str):
+        raise TypeError(f"attention {attention!r} is not a name; use one of {', '.join(ATTENTIONS)}")
     if attention in _MECHANISMS:
         parameters = inspect.signature(_MECHANISMS[attention]).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.base import require_positive_int
+from ..kernels.weights import full_precision
 from .mechanism import Mechanism
 
 _RIDGE = 0.1
@@ -69,7 +70,7 @@ class SkyformerAttention(Mechanism):
             return (q * 0.0).to(v.dtype)  # zero, and still part of the graph
         dtype = torch.promote_types(v.dtype, torch.float32)
         query_mask = key_mask if q.shape[2] == k.shape[2] else None
-        with torch.autocast(device_type=q.device.type, enabled=False):
+        with full_precision(q):
             query, key, value = q.to(dtype), k.to(dtype), v.to(dtype)
             if key_mask is not None:
                 hidden = ~key_mask[:, None, :, None]

@@ -18,8 +18,8 @@ class SoftmaxState(NamedTuple):
     """(B, Hkv, S, D)"""
     v: Tensor
     """(B, Hkv, S, D)"""
-    key_mask: Tensor
-    """(B, S) bool"""
+    key_mask: Tensor | None
+    """(B, S) bool, None while nothing was masked"""
 
 
 class SoftmaxAttention(Mechanism):
@@ -71,12 +71,22 @@ class SoftmaxAttention(Mechanism):
         is_causal: bool = False,
         state: SoftmaxState | None = None,
     ) -> tuple[Tensor, SoftmaxState]:
-        if key_mask is None:
-            key_mask = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
         if state is not None:
             if not isinstance(state, SoftmaxState):
                 raise TypeError(f"state is a {type(state).__name__}; pass the SoftmaxState of an earlier call")
+            if state.k.shape[:2] != k.shape[:2] or state.k.shape[3] != k.shape[3] or state.k.dtype != k.dtype:
+                raise ValueError(
+                    f"state holds keys {tuple(state.k.shape)} of {state.k.dtype}; these have shape {tuple(k.shape)} "
+                    f"and dtype {k.dtype}"
+                )
+            if key_mask is not None or state.key_mask is not None:
+                key_mask = torch.cat((_mask(state.k, state.key_mask), _mask(k, key_mask)), dim=1)
             k, v = torch.cat((state.k, k), dim=2), torch.cat((state.v, v), dim=2)
-            key_mask = torch.cat((state.key_mask, key_mask), dim=1)
         out = self.forward(q, k, v, x=x, key_mask=key_mask, is_causal=is_causal)
         return out, SoftmaxState(k, v, key_mask)
+
+
+def _mask(k: Tensor, key_mask: Tensor | None) -> Tensor:
+    if key_mask is None:
+        return torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
+    return key_mask

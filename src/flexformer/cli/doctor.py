@@ -15,7 +15,7 @@ from rich.table import Table
 
 from flexformer import ATTENTIONS, __version__, kernels
 from flexformer.cli.main import console
-from flexformer.ops.forms import FORMS, compare
+from flexformer.ops.forms import FORMS, Comparison, compare
 
 LENGTH = 63
 TOLERANCE = 1e-5
@@ -98,7 +98,10 @@ def worst_errors(screen: Console, show_progress: bool) -> dict[str, dict[str, fl
     torch.set_num_threads(1)  # the matrices are small: threads would only wait for each other
     for form, name in track(pairs, "checking", console=screen, disable=not show_progress, transient=True):
         kernel = kernels.build(name, num_heads=2, head_dim=16).double()
-        error = compare(form, kernel, LENGTH, dtype=torch.float32, chunk_size=16)
+        try:
+            error = compare(form, kernel, LENGTH, dtype=torch.float32, chunk_size=16)
+        except RuntimeError:  # a form that cannot run here is the worst there can be
+            error = Comparison(math.inf, math.inf)
         errors[form.name][name] = max(error) if all(map(math.isfinite, error)) else math.inf
     torch.set_rng_state(generator_state)
     torch.set_num_threads(threads)

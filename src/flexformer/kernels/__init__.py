@@ -6,8 +6,10 @@ A kernel from elsewhere joins with `@register("name")` on a subclass of `Kernel`
 """
 
 from . import cosformer, elu, hedgehog, polaformer, random, spectral  # noqa: F401  (they register themselves)
-from .base import POLICIES, Kernel
+from .base import Kernel
+from .policy import POLICIES
 from .registry import build, names, options, register
 from .statistics import KernelStatistics
+from .weights import attention_weights
 
-__all__ = ["POLICIES", "Kernel", "KernelStatistics", "build", "names", "options", "register"]
+__all__ = ["POLICIES", "Kernel", "KernelStatistics", "attention_weights", "build", "names", "options", "register"]

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from .blocks import BlockFeatures
+from .policy import POLICIES
 from .statistics import KernelStatistics, kernel_statistics
-
-POLICIES = ("floor", "absolute", "raw")
+from .weights import at_least_float32
 
 # Phases of larger inputs carry no information in float32, and their squares still fit it.
 LARGEST_INPUT = 1e12
+
+# Keeps positive kernels from dividing by zero; its inverse leaves room for gradients in float32.
+SMALLEST_DENOMINATOR = 1e-30
 
 
 class Kernel(nn.Module):
@@ -29,8 +35,9 @@ class Kernel(nn.Module):
 
     - "floor": den <- max(den, floor * w). For kernels with \|phi_q . phi_k\| <= 1; bounds the output by
       max\|v\| / floor whatever the weights' signs.
-    - "absolute": den <- max(den, floor). For positive kernels, and as RFA guards its signed one.
-    - "raw": \|den\| <- max(\|den\|, floor), the sign kept: the formulas taken literally.
+    - "absolute": den <- max(den, floor). For positive kernels, and as RFA guards its signed one. Kernels with a
+      log-weight can only use it to keep from dividing by zero, as their unit changes from row to row.
+    - "raw": \|den\| <- max(\|den\|, floor * w), the sign kept: the formulas taken literally.
 
     Args:
         num_heads: heads of the keys; grouped queries share the kernel of their key head.
@@ -53,8 +60,7 @@ class Kernel(nn.Module):
             require_positive_int(argument, value)
         if policy not in POLICIES:
             raise ValueError(f"policy {policy!r} is unknown; use one of {', '.join(POLICIES)}")
-        if not (math.isfinite(floor) and floor > 0):
-            raise ValueError(f"floor {floor} is not a positive number; use for example 0.01")
+        require_positive("floor", floor)
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.num_features = num_features
@@ -63,12 +69,33 @@ class Kernel(nn.Module):
         self.max_length: int | None = None
 
     def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
-        """phi_q: (B, H, T, D) -> (B, H, T, F), at least float32. `positions` is (T,)."""
+        """phi_q: (B, H, T, D) -> (B, H, T, F), at least float32. `positions` broadcasts to (B, H, T)."""
         raise NotImplementedError
 
     def key_features(self, k: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """phi_k and g: (B, H, S, D) -> (B, H, S, F) and (B, H, S), or None where g is zero everywhere."""
         raise NotImplementedError
+
+    def blocks(self, dtype: torch.dtype) -> BlockFeatures:
+        """Features block by block with their gradients, for one pass over a sequence."""
+        return BlockFeatures(self, dtype)
+
+    def trained_parameters(self) -> list[Tensor]:
+        """Those that need a gradient, in the order of `parameters()`."""
+        return [p for p in self.parameters() if p.requires_grad]
+
+    @contextmanager
+    def holding(self, buffers: dict[str, Tensor]) -> Iterator[None]:
+        """The kernel with the buffers it had before: a backward pass needs the random features of its forward."""
+        now = dict(self._buffers)
+        self._buffers.update(buffers)
+        try:
+            yield
+        finally:
+            self._buffers.update(now)
+
+    def reset_parameters(self) -> None:
+        """Draw the start anew; for kernels without parameters there is nothing to do."""
 
     def redraw_for_training(self) -> None:
         """Called once before each training forward; kernels with random features may draw them anew."""
@@ -85,7 +112,7 @@ class Kernel(nn.Module):
             is_causal: query i sees keys up to i.
             key_mask: (B, S) bool, True = attend.
         """
-        return kernel_statistics(self, q, k, is_causal=is_causal, key_mask=key_mask)
+        return kernel_statistics(self, q, k, is_causal, key_mask)
 
     def extra_repr(self) -> str:
         return (
@@ -101,6 +128,25 @@ def require_positive_int(argument: str, value: int) -> None:
         raise ValueError(f"{argument} {value} is too small; use at least 1")
 
 
+def require_count(argument: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{argument} {value!r} is not an integer; use a whole number of at least 0")
+    if value < 0:
+        raise ValueError(f"{argument} {value} is negative; use at least 0")
+
+
+def require_positive(argument: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{argument} {value!r} is not a number; use one above zero")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{argument} {value} is not a positive number; use one above zero")
+
+
+def require_bool(argument: str, value: bool) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{argument} {value!r} is not a bool; use True or False")
+
+
 def require_even(argument: str, value: int) -> None:
     require_positive_int(argument, value)
     if value % 2:
@@ -109,7 +155,7 @@ def require_even(argument: str, value: int) -> None:
 
 def bounded(x: Tensor) -> Tensor:
     """`x` in at least float32, within a range whose squares and sums are finite."""
-    return x.to(torch.promote_types(x.dtype, torch.float32)).clamp(-LARGEST_INPUT, LARGEST_INPUT)
+    return at_least_float32(x).clamp(-LARGEST_INPUT, LARGEST_INPUT)
 
 
 def per_head(parameter: Tensor, x: Tensor) -> Tensor:

@@ -37,9 +37,9 @@ class CosformerKernel(Kernel):
 
     def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
         if positions is None:
-            raise ValueError("positions None is not enough for cosformer; pass the (T,) positions of the input")
+            raise ValueError("positions None is not enough for cosformer; pass the positions of the input")
         x = bounded(q).relu()
-        angle = ((positions + 1).to(x.dtype) * (math.pi / (2 * self.max_length)))[:, None]
+        angle = ((positions + 1).to(x.dtype) * (math.pi / (2 * self.max_length)))[..., None]
         return torch.cat((x * angle.sin(), x * angle.cos()), dim=-1)
 
     def key_features(self, k: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor | None]:

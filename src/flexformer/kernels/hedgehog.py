@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .base import Kernel, bounded, per_head, require_even, require_positive_int
+from .base import SMALLEST_DENOMINATOR, Kernel, bounded, per_head, require_bool, require_even, require_positive_int
 from .registry import register
 
 SMALLEST_FEATURE = 1e-12
@@ -17,9 +17,9 @@ class HedgehogKernel(Kernel):
 
         phi(x) = [softmax(W x + b), softmax(-W x - b)]
 
-    Parameters are `map` (H, F/2, d), started at the identity, and with `bias` also `map_bias` (H, F/2), started
-    at zero; with `tied=False` keys have `key_map` (and `key_map_bias`) of their own. Queries and keys are not
-    scaled. Features are at least 1e-12, so that no row sums to nothing.
+    Parameters are `map` (H, F/2, d), started at the identity (rows beyond d: random), and with `bias` also
+    `map_bias` (H, F/2), started at zero; with `tied=False` keys have `key_map` (and `key_map_bias`) of their own.
+    Queries and keys are not scaled. Features are at least 1e-12, so that no row sums to nothing.
 
     Args:
         num_heads: heads of the keys.
@@ -40,7 +40,9 @@ class HedgehogKernel(Kernel):
         require_positive_int("head_dim", head_dim)
         count = 2 * head_dim if num_features is None else num_features
         require_even("num_features", count)
-        super().__init__(num_heads, head_dim, count, policy="absolute", floor=1e-30)
+        require_bool("bias", bias)
+        require_bool("tied", tied)
+        super().__init__(num_heads, head_dim, count, policy="absolute", floor=SMALLEST_DENOMINATOR)
         shape = (num_heads, count // 2, head_dim)
         self.map = nn.Parameter(torch.empty(shape))
         self.map_bias = nn.Parameter(torch.empty(shape[:2])) if bias else None
@@ -54,7 +56,8 @@ class HedgehogKernel(Kernel):
         """Back to the identity."""
         for weight in (self.map, self.key_map):
             if weight is not None:
-                weight.copy_(torch.eye(*weight.shape[1:]).expand_as(weight))
+                weight.normal_(std=self.head_dim**-0.5)  # what the identity does not fill
+                weight[:, : self.head_dim] = torch.eye(*weight.shape[1:])[: self.head_dim]
         for bias in (self.map_bias, self.key_map_bias):
             if bias is not None:
                 bias.zero_()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Kernel, bounded, per_head, require_positive_int
+from .base import SMALLEST_DENOMINATOR, Kernel, bounded, per_head, require_positive, require_positive_int
 from .registry import register
 
 # Powers are taken in log space; below this a coordinate counts as zero.
@@ -27,8 +25,9 @@ class PolaformerKernel(Kernel):
     `flexformer.attention.polaformer`. The original's depthwise convolution and table of key positions belong
     to images and are left out.
 
-    Parameters are `power` and `scale` (H, d), started at zero: p = 1 + alpha/2, softplus(scale) = ln 2. What
-    exceeds one in a key's features goes into its log-weight, so that high powers cannot overflow.
+    Parameters are `power` and `scale` (H, d), started at zero: p = 1 + alpha/2, softplus(scale) = ln 2. A key's
+    largest feature goes into its log-weight, so that high powers neither overflow nor vanish; the original adds
+    1e-6 to the mean of the weights instead.
 
     Args:
         num_heads: heads of the keys.
@@ -38,12 +37,16 @@ class PolaformerKernel(Kernel):
 
     def __init__(self, num_heads: int, head_dim: int, alpha: float = 4.0) -> None:
         require_positive_int("head_dim", head_dim)
-        if not (math.isfinite(alpha) and alpha > 0):
-            raise ValueError(f"alpha {alpha} is not a positive number; the original uses 3 to 7")
-        super().__init__(num_heads, head_dim, 2 * head_dim, policy="absolute", floor=1e-6)
+        require_positive("alpha", alpha)
+        super().__init__(num_heads, head_dim, 2 * head_dim, policy="absolute", floor=SMALLEST_DENOMINATOR)
         self.alpha = alpha
-        self.power = nn.Parameter(torch.zeros(num_heads, head_dim))
-        self.scale = nn.Parameter(torch.zeros(num_heads, head_dim))
+        self.power = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.scale = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.power)
+        nn.init.zeros_(self.scale)
 
     def _features(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = bounded(x)
@@ -52,8 +55,8 @@ class PolaformerKernel(Kernel):
         parts = torch.cat((x.relu(), (-x).relu()), dim=-1).clamp_min(SMALLEST_COORDINATE)
         logs = parts.log() * torch.cat((power, power), dim=-1)
         # It cancels between features and log-weight, so no gradient needs to pass it.
-        excess = logs.detach().amax(-1, keepdim=True).clamp_min(0.0)
-        return (logs - excess).exp(), excess.squeeze(-1)
+        largest = logs.detach().amax(-1, keepdim=True)
+        return (logs - largest).exp(), largest.squeeze(-1)
 
     def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
         return self._features(q)[0]

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from .base import Kernel, bounded, per_head, require_even, require_positive_int
+from .base import (
+    SMALLEST_DENOMINATOR,
+    Kernel,
+    bounded,
+    per_head,
+    require_bool,
+    require_count,
+    require_even,
+    require_positive,
+    require_positive_int,
+)
 from .registry import register
 
 
 def gaussian_rows(count: int, dim: int, orthogonal: bool, like: Tensor) -> Tensor:
     """(count, dim) rows distributed as N(0, I), orthogonal within blocks of `dim` if asked.
 
-    Orthogonal rows have the lengths of independent Gaussian ones, so that each row alone is Gaussian.
+    Orthogonal rows have the lengths of independent Gaussian ones, so that each row alone is Gaussian. They are
+    drawn in float32 whatever the dtype of `like`: there is no QR in half precision.
     """
+    normal = partial(torch.randn, device=like.device, dtype=torch.float32)
     if not orthogonal:
-        return torch.randn(count, dim, device=like.device, dtype=like.dtype)
+        return normal(count, dim).to(like.dtype)
     blocks = math.ceil(count / dim)
-    q, r = torch.linalg.qr(torch.randn(blocks, dim, dim, device=like.device))
+    q, r = torch.linalg.qr(normal(blocks, dim, dim))
     # QR fixes the signs of its columns by convention; undone, the directions are uniform.
     directions = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]
     rows = directions.transpose(-1, -2).reshape(blocks * dim, dim)[:count]
-    lengths = torch.randn(count, dim, device=like.device).norm(dim=-1, keepdim=True)
+    lengths = normal(count, dim).norm(dim=-1, keepdim=True)
     return (rows * lengths).to(like.dtype)
 
 
@@ -48,11 +61,8 @@ class RandomKernel(Kernel):
         redraw_interval: int,
     ) -> None:
         super().__init__(num_heads, head_dim, num_features, policy, floor)
-        if isinstance(redraw_interval, bool) or not isinstance(redraw_interval, int) or redraw_interval < 0:
-            raise ValueError(
-                f"redraw_interval {redraw_interval!r} is not a number of training forwards; "
-                "use 0 to keep the first draw, or a positive integer"
-            )
+        require_count("redraw_interval", redraw_interval)
+        require_bool("orthogonal", orthogonal)
         self.orthogonal = orthogonal
         self.redraw_interval = redraw_interval
         self._forwards = 0
@@ -72,9 +82,16 @@ class RandomKernel(Kernel):
         # A compiled graph would count only while it is traced; there the caller redraws.
         if self.redraw_interval == 0 or torch.compiler.is_compiling():
             return
+        # Gradient checkpointing runs the forward again inside the backward. A draw at every forward is repeated
+        # there with the same random numbers; counting once more would draw at the wrong one.
+        if self.redraw_interval > 1 and torch._C._current_graph_task_id() != -1:
+            return
         self._forwards += 1
         if self._forwards % self.redraw_interval == 0:
             self.redraw()
+
+    def reset_parameters(self) -> None:
+        self.redraw()
 
 
 @register("performer")
@@ -113,12 +130,13 @@ class PerformerKernel(RandomKernel):
             head_dim,
             count,
             policy="absolute",
-            floor=1e-12,
+            floor=SMALLEST_DENOMINATOR,
             shape=(1, count, head_dim),
             orthogonal=orthogonal,
             redraw_interval=redraw_interval,
         )
         self.scaling = head_dim**-0.5 if scaling is None else scaling
+        require_positive("scaling", self.scaling)
 
     def _exponents(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scaled = bounded(x) * self.scaling**0.5
@@ -142,7 +160,8 @@ class RandomFeatureKernel(RandomKernel):
         phi(x) = 0.1 [sin W x', cos W x'],  x' = x / (\|x\| + 1e-3),  W = sigma * W_0
 
     with W_0 (H, F/2, d) Gaussian and `sigma` (H, d) learned, started at 1. The kernel is signed; as in the
-    original the denominator is at least 1, which shrinks the outputs of rows that see very few keys.
+    original's causal form the denominator is at least 1, which shrinks the outputs of rows that see very few keys.
+    The original's cross attention takes the absolute value first; here every form has the same guard.
 
     Args:
         num_heads: heads of the keys.
@@ -174,6 +193,10 @@ class RandomFeatureKernel(RandomKernel):
             redraw_interval=redraw_interval,
         )
         self.sigma = nn.Parameter(torch.ones(num_heads, head_dim))
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        nn.init.ones_(self.sigma)
 
     def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
         x = bounded(q)

@@ -24,7 +24,12 @@ def register(name: str) -> Callable[[KernelType], KernelType]:
     def add(kernel_class: KernelType) -> KernelType:
         if not (isinstance(kernel_class, type) and issubclass(kernel_class, Kernel)):
             raise TypeError(f"{kernel_class!r} is not a subclass of flexformer.kernels.Kernel")
-        if name in _KERNELS:
+        known = _KERNELS.get(name)
+        again = known is not None and (known.__module__, known.__qualname__) == (
+            kernel_class.__module__,
+            kernel_class.__qualname__,
+        )
+        if known is not None and not again:  # the same class once more is a notebook cell run again
             raise ValueError(f"name {name!r} is taken by {_KERNELS[name].__name__}; choose another")
         _KERNELS[name] = kernel_class
         kernel_class.name = name

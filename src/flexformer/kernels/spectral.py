@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from .base import Kernel, bounded, per_head, require_positive_int
+from .base import Kernel, bounded, per_head, require_bool, require_positive, require_positive_int
+from .blocks import BlockFeatures
 from .registry import register
+from .spectral_blocks import NonstationaryBlocks, StationaryBlocks
 
-DEFAULT_FLOORS = {"floor": 0.01, "absolute": 1.0, "raw": 1e-4}
+DEFAULT_FLOORS = {"floor": 0.01, "raw": 1e-4}
+FREQUENCY_SCALE = 0.25
 
 # The frequency pairs of a softmax start differ by this much of their spread: equal ones would get equal
 # gradients and never part.
@@ -26,23 +30,26 @@ class SpectralKernel(Kernel):
         num_heads: heads of the keys.
         head_dim: width d of one head.
         num_frequencies: n; `head_dim` by default. Features are twice as many.
-        frequency_scale: c; frequencies start as N(0, c^2 s I), s the softmax scale.
+        frequency_scale: c, 0.25 by default; frequencies start as N(0, c^2 s I), s the softmax scale.
         softmax_start: start at the random-feature estimate of softmax attention: c = 1 and, for pairs of
             frequencies, (nearly) equal ones. Needs many frequencies or small inputs, see docs/numerics.md.
         match_tau: start at softmax of temperature 1/c^2, e^tau = 2/(s c^2), rather than e^tau = 2/s.
         scaling: the softmax scale s to start from; d^-1/2 by default.
         phase_bias: add a learned phase to every frequency, as the paper's parameter counts imply.
         learn_tau: let tau train.
-        policy: what happens to rows whose weights cancel, see `Kernel`.
-        floor: the policy's number: 0.01 for "floor", 1 for "absolute", 1e-4 for "raw" by default.
+        policy: what happens to rows whose weights cancel, "floor" or "raw"; see `Kernel`.
+        floor: the policy's number: 0.01 for "floor", 1e-4 for "raw" by default.
     """
+
+    frequency_names: ClassVar[tuple[str, ...]]
+    phase_names: ClassVar[tuple[str, ...]]
 
     def __init__(
         self,
         num_heads: int,
         head_dim: int,
         num_frequencies: int | None = None,
-        frequency_scale: float = 0.25,
+        frequency_scale: float | None = None,
         softmax_start: bool = False,
         match_tau: bool = False,
         scaling: float | None = None,
@@ -54,14 +61,22 @@ class SpectralKernel(Kernel):
         require_positive_int("head_dim", head_dim)
         n = head_dim if num_frequencies is None else num_frequencies
         require_positive_int("num_frequencies", n)
+        for argument, flag in (("softmax_start", softmax_start), ("match_tau", match_tau)):
+            require_bool(argument, flag)
+        for argument, flag in (("phase_bias", phase_bias), ("learn_tau", learn_tau)):
+            require_bool(argument, flag)
+        if softmax_start and frequency_scale is not None:
+            raise ValueError(f"frequency_scale {frequency_scale} cannot go with softmax_start, whose scale is 1")
+        if frequency_scale is None:
+            frequency_scale = 1.0 if softmax_start else FREQUENCY_SCALE
         scaling = head_dim**-0.5 if scaling is None else scaling
-        for argument, value in (("frequency_scale", frequency_scale), ("scaling", scaling)):
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{argument} {value} is not a positive number")
-        floor = DEFAULT_FLOORS.get(policy, 1.0) if floor is None else floor
-        super().__init__(num_heads, head_dim, 2 * n, policy, floor)
+        require_positive("frequency_scale", frequency_scale)
+        require_positive("scaling", scaling)
+        if policy not in DEFAULT_FLOORS:
+            raise ValueError(f"policy {policy!r} is unknown to this kernel; use one of {', '.join(DEFAULT_FLOORS)}")
+        super().__init__(num_heads, head_dim, 2 * n, policy, DEFAULT_FLOORS[policy] if floor is None else floor)
         self.num_frequencies = n
-        self.frequency_scale = 1.0 if softmax_start else frequency_scale
+        self.frequency_scale = frequency_scale
         self.softmax_start = softmax_start
         self.match_tau = match_tau
         self.scaling = scaling
@@ -84,10 +99,30 @@ class SpectralKernel(Kernel):
         temperature = self.frequency_scale**-2 if self.match_tau else 1.0
         self.tau.fill_(math.log(2.0 * temperature / self.scaling))
 
+    def waves(self) -> Tensor:
+        """(H, A, d): the rows whose inner products with an input are the angles of its features."""
+        raise NotImplementedError
+
+    def phases(self) -> Tensor | None:
+        """(H, A): what is added to the angles."""
+        raise NotImplementedError
+
+    def _angles(self, x: Tensor, waves: Tensor) -> Tensor:
+        """(B, H, T, d) to (B, H, A, T): features lie together in memory, where cosines of halves are fast."""
+        angles = waves @ x.mT
+        phases = self.phases()
+        return angles if phases is None else angles + per_head(phases, x)[..., None]
+
+    def unmix(self, names: tuple[str, ...], gradient: Tensor) -> dict[str, Tensor]:
+        """A gradient of `waves()` or `phases()` as those of the parameters, called `names`, they are made of."""
+        raise NotImplementedError
+
     def key_features(self, k: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         k = bounded(k)
-        log_weight = k.square().sum(-1) * per_head(self.tau, k).neg().exp()[:, None]
-        return self.query_features(k, positions), log_weight
+        return self.query_features(k, positions), self._log_weight(k)
+
+    def _log_weight(self, k: Tensor) -> Tensor:
+        return k.square().sum(-1) * per_head(self.tau, k).neg().exp()[:, None]
 
     def extra_repr(self) -> str:
         return (
@@ -107,6 +142,9 @@ class StationaryKernel(SpectralKernel):
     does not depend.
     """
 
+    frequency_names = ("omega",)
+    phase_names = ("phase",)
+
     omega: nn.Parameter
 
     def _add_parameters(self, phase_bias: bool) -> None:
@@ -120,12 +158,22 @@ class StationaryKernel(SpectralKernel):
         if self.phase is not None:
             self.phase.zero_()
 
+    def waves(self) -> Tensor:
+        return self.omega
+
+    def phases(self) -> Tensor | None:
+        return self.phase
+
     def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
         x = bounded(q)
-        angle = x @ per_head(self.omega, x).transpose(-1, -2)
-        if self.phase is not None:
-            angle = angle + per_head(self.phase, x)[:, None, :]
-        return torch.cat((angle.cos(), angle.sin()), dim=-1) * self.num_frequencies**-0.5
+        angle = self._angles(x, per_head(self.waves(), x))
+        return (torch.cat((angle.cos(), angle.sin()), dim=-2) * self.num_frequencies**-0.5).mT
+
+    def blocks(self, dtype: torch.dtype) -> BlockFeatures:
+        return StationaryBlocks(self, dtype)
+
+    def unmix(self, names: tuple[str, ...], gradient: Tensor) -> dict[str, Tensor]:
+        return {names[0]: gradient}
 
 
 @register("flexformer-n")
@@ -139,6 +187,9 @@ class NonstationaryKernel(SpectralKernel):
     Parameters are `omega1` and `omega2` (H, n, d) and `tau` (H). Equal pairs give the stationary kernel. With
     `phase_bias` each frequency gets a phase; the one that moves cos b_i.x changes kappa, the other does not.
     """
+
+    frequency_names = ("omega1", "omega2")
+    phase_names = ("phase1", "phase2")
 
     omega1: nn.Parameter
     omega2: nn.Parameter
@@ -162,13 +213,23 @@ class NonstationaryKernel(SpectralKernel):
             if phase is not None:
                 phase.zero_()
 
+    def waves(self) -> Tensor:
+        return torch.cat((self.omega1 + self.omega2, self.omega1 - self.omega2), dim=1) / 2
+
+    def phases(self) -> Tensor | None:
+        if self.phase1 is None or self.phase2 is None:
+            return None
+        return torch.cat((self.phase1 + self.phase2, self.phase1 - self.phase2), dim=1) / 2
+
     def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
         x = bounded(q)
-        omega1, omega2 = per_head(self.omega1, x), per_head(self.omega2, x)
-        a = x @ ((omega1 + omega2) / 2).transpose(-1, -2)
-        b = x @ ((omega1 - omega2) / 2).transpose(-1, -2)
-        if self.phase1 is not None and self.phase2 is not None:
-            phase1, phase2 = per_head(self.phase1, x)[:, None, :], per_head(self.phase2, x)[:, None, :]
-            a, b = a + (phase1 + phase2) / 2, b + (phase1 - phase2) / 2
+        a, b = self._angles(x, per_head(self.waves(), x)).chunk(2, dim=-2)
         envelope = b.cos() * self.num_frequencies**-0.5
-        return torch.cat((a.cos() * envelope, a.sin() * envelope), dim=-1)
+        return torch.cat((a.cos() * envelope, a.sin() * envelope), dim=-2).mT
+
+    def blocks(self, dtype: torch.dtype) -> BlockFeatures:
+        return NonstationaryBlocks(self, dtype)
+
+    def unmix(self, names: tuple[str, ...], gradient: Tensor) -> dict[str, Tensor]:
+        a, b = gradient.chunk(2, dim=1)
+        return {names[0]: (a + b) / 2, names[1]: (a - b) / 2}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from torch import Tensor
+
+from .policy import denominator_limit
+from .weights import attention_weights, full_precision
 
 if TYPE_CHECKING:
     from .base import Kernel
@@ -21,43 +24,54 @@ class KernelStatistics(NamedTuple):
     floored_rows: float
     """Share of rows whose denominator the kernel's policy replaced."""
     smallest_denominator: float
-    """The smallest sum of weights of a row, relative to its sum of e^g; signed."""
+    """The smallest sum of weights of a row, relative to its sum of e^g; signed. NaN if no row sees a key."""
 
 
 def kernel_statistics(
-    kernel: Kernel, q: Tensor, k: Tensor, *, is_causal: bool = False, key_mask: Tensor | None = None
+    kernel: Kernel, q: Tensor, k: Tensor, is_causal: bool, key_mask: Tensor | None
 ) -> KernelStatistics:
-    batch, heads, rows, _ = q.shape
-    groups = heads // kernel.num_heads
-    keys = k.shape[2]
-    phi_k, log_weight = kernel.key_features(k, torch.arange(keys, device=k.device))
-    if log_weight is None:
-        log_weight = phi_k.new_zeros(phi_k.shape[:3])
+    _check(kernel, q, k, is_causal, key_mask)
     negative = pairs = floored = seen = 0
-    smallest = float("inf")
-    for start in range(0, rows, ROWS_AT_ONCE):
-        positions = torch.arange(start, min(start + ROWS_AT_ONCE, rows), device=q.device)
-        block = q[:, :, start : start + ROWS_AT_ONCE]
-        block = block.reshape(batch, kernel.num_heads, groups * len(positions), -1)
-        phi_q = kernel.query_features(block, positions.repeat(groups))
-        visible = torch.ones(len(positions) * groups, keys, dtype=torch.bool, device=q.device)
-        if is_causal:
-            visible = positions.repeat(groups)[:, None] >= torch.arange(keys, device=q.device)
-        visible = visible.expand(batch, 1, -1, -1)
-        if key_mask is not None:
-            visible = visible & key_mask[:, None, None, :]
-        logs = log_weight[:, :, None, :].masked_fill(~visible, -torch.inf)
-        largest = logs.amax(-1, keepdim=True)
-        scale = torch.exp(logs - largest.masked_fill(largest.isneginf(), 0.0))
-        weights = phi_q @ phi_k.transpose(-1, -2) * scale
-        den, total = weights.sum(-1), scale.sum(-1)
-        sees = total > 0
-        limit = kernel.floor * total if kernel.policy == "floor" else torch.full_like(total, kernel.floor)
-        low = den.abs() < limit if kernel.policy == "raw" else den < limit
-        negative += int((weights < 0).logical_and(visible).sum())
-        pairs += int(visible.expand_as(weights).sum())
-        floored += int((low & sees).sum())
-        seen += int(sees.sum())
-        if sees.any():
-            smallest = min(smallest, float((den / total)[sees].min()))
-    return KernelStatistics(negative / max(pairs, 1), floored / max(seen, 1), smallest)
+    smallest = []
+    with full_precision(q):
+        for start in range(0, q.shape[2], ROWS_AT_ONCE):
+            weights, den, w = attention_weights(
+                q[:, :, start : start + ROWS_AT_ONCE],
+                k,
+                kernel,
+                is_causal=is_causal,
+                key_mask=key_mask,
+                first_row=start,
+            )
+            sees = w > 0
+            limit = denominator_limit(w, kernel.policy, kernel.floor)
+            low = (den.abs() if kernel.policy == "raw" else den) < limit
+            negative += int((weights < 0).sum())
+            floored += int((low & sees).sum())
+            seen += int(sees.sum())
+            if sees.any():
+                smallest.append(float((den / w)[sees].min()))
+    pairs = _visible_pairs(q, k, is_causal, key_mask)
+    return KernelStatistics(negative / max(pairs, 1), floored / max(seen, 1), min(smallest, default=math.nan))
+
+
+def _visible_pairs(q: Tensor, k: Tensor, is_causal: bool, key_mask: Tensor | None) -> int:
+    batch, heads, rows, _ = q.shape
+    if key_mask is None:
+        seen = batch * (rows * (rows + 1) // 2 if is_causal else rows * k.shape[2])
+    else:
+        visible = key_mask.cumsum(-1).sum() if is_causal else key_mask.sum() * rows
+        seen = int(visible)
+    return seen * heads
+
+
+def _check(kernel: Kernel, q: Tensor, k: Tensor, is_causal: bool, key_mask: Tensor | None) -> None:
+    for name, x in (("q", q), ("k", k)):
+        if x.dim() != 4 or x.shape[3] != kernel.head_dim:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; pass (B, H, T, {kernel.head_dim})")
+    if k.shape[1] != kernel.num_heads or q.shape[1] % kernel.num_heads:
+        raise ValueError(f"q and k have {q.shape[1]} and {k.shape[1]} heads; the kernel has {kernel.num_heads}")
+    if is_causal and q.shape[2] != k.shape[2]:
+        raise ValueError(f"is_causal with {q.shape[2]} queries and {k.shape[2]} keys is ambiguous; pass as many")
+    if key_mask is not None and tuple(key_mask.shape) != (k.shape[0], k.shape[2]):
+        raise ValueError(f"key_mask has shape {tuple(key_mask.shape)}; pass (B, S) = ({k.shape[0]}, {k.shape[2]})")

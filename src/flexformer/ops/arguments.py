@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 from torch import Tensor
 
 from ..kernels import Kernel
+from ..kernels.base import require_positive
 from .state import State
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-def full_precision(x: Tensor) -> AbstractContextManager[object]:
-    """A region that autocast leaves alone: phases, norms and sums lose their meaning in half precision."""
-    if x.is_meta:  # shapes only, and autocast does not know the device
-        return nullcontext()
-    return torch.autocast(device_type=x.device.type, enabled=False)
 
 
 def check_arguments(
@@ -32,12 +23,15 @@ def check_arguments(
     floor: float | None,
     initial_state: State | None = None,
     cu_seqlens: Tensor | None = None,
+    query_start: int | Tensor = 0,
 ) -> None:
     """Raise a ValueError or TypeError that names the argument, its value and what would be right."""
     if not isinstance(kernel, Kernel):
         raise TypeError(
             f"kernel {type(kernel).__name__} is not a Kernel; build one with flexformer.kernels.build(name, ...)"
         )
+    if not isinstance(is_causal, bool):
+        raise TypeError(f"is_causal is a {type(is_causal).__name__}; use True or False (a mask goes to key_mask)")
     _check_tensors(q, k, v)
     batch, heads, rows, dim = q.shape
     kv_heads, keys = k.shape[1], k.shape[2]
@@ -54,17 +48,26 @@ def check_arguments(
         )
     if key_mask is not None:
         _check_mask(key_mask, batch, keys, q.device)
-    if floor is not None and not (math.isfinite(floor) and floor > 0):
-        raise ValueError(f"floor {floor} is not a positive number; leave it None for the kernel's own")
+    if floor is not None:
+        require_positive("floor", floor)
     if initial_state is not None:
-        _check_state(initial_state, batch, kernel, v)
+        _check_state(initial_state, batch, kernel, q, k, v)
+    longest = max(rows, keys)
     if cu_seqlens is not None:
-        _check_packing(cu_seqlens, batch, rows, keys)
-    if kernel.max_length is not None and max(rows, keys) > kernel.max_length:
+        longest = _check_packing(cu_seqlens, batch, rows, keys)
+    elif isinstance(query_start, int):
+        longest = max(rows + query_start, keys)
+    if kernel.max_length is not None and longest > kernel.max_length:
         raise ValueError(
-            f"length {max(rows, keys)} exceeds max_length {kernel.max_length} of kernel {kernel.name!r}; "
-            f"build it with max_length={max(rows, keys)} or more"
+            f"length {longest} exceeds max_length {kernel.max_length} of kernel {kernel.name!r}; "
+            f"build it with max_length={longest} or more"
         )
+
+
+def accumulation_dtype(q: Tensor, k: Tensor, v: Tensor) -> torch.dtype:
+    """What sums and states are kept in: at least float32."""
+    widest = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+    return torch.promote_types(widest, torch.float32)
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -86,6 +89,8 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def _check_mask(key_mask: Tensor, batch: int, keys: int, device: torch.device) -> None:
+    if not isinstance(key_mask, Tensor):
+        raise TypeError(f"key_mask is a {type(key_mask).__name__}; pass a tensor of booleans, True = attend")
     if key_mask.dtype != torch.bool:
         raise TypeError(f"key_mask has dtype {key_mask.dtype}; pass booleans, True = attend")
     if tuple(key_mask.shape) != (batch, keys):
@@ -94,22 +99,24 @@ def _check_mask(key_mask: Tensor, batch: int, keys: int, device: torch.device) -
         raise ValueError(f"key_mask is on {key_mask.device} but q on {device}; move it there")
 
 
-def _check_state(state: State, batch: int, kernel: Kernel, v: Tensor) -> None:
+def _check_state(state: State, batch: int, kernel: Kernel, q: Tensor, k: Tensor, v: Tensor) -> None:
     if not isinstance(state, State):
         raise TypeError(f"initial_state is a {type(state).__name__}; pass the State that return_state=True gave")
     expected = (batch, kernel.num_heads, kernel.num_features, v.shape[3])
-    if tuple(state.S.shape) != expected:
-        raise ValueError(f"initial_state has S of shape {tuple(state.S.shape)}; these inputs need {expected}")
-    for name, x, shape in (
-        ("z", state.z, expected[:3]),
-        ("w", state.w, expected[:2]),
-        ("m", state.m, expected[:2]),
-    ):
-        if tuple(x.shape) != shape:
-            raise ValueError(f"initial_state has {name} of shape {tuple(x.shape)}; these inputs need {shape}")
+    dtype = accumulation_dtype(q, k, v)
+    for name, x, dims in (("S", state.S, 4), ("z", state.z, 3), ("w", state.w, 2), ("m", state.m, 2)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"initial_state has a {type(x).__name__} as {name}; pass the State of an earlier call")
+        if tuple(x.shape) != expected[:dims]:
+            raise ValueError(f"initial_state has {name} of shape {tuple(x.shape)}; these inputs need {expected[:dims]}")
+        if x.dtype != dtype or x.device != v.device:
+            raise TypeError(
+                f"initial_state has {name} in {x.dtype} on {x.device}; these inputs need {dtype} on {v.device}"
+            )
 
 
-def _check_packing(cu_seqlens: Tensor, batch: int, rows: int, keys: int) -> None:
+def _check_packing(cu_seqlens: Tensor, batch: int, rows: int, keys: int) -> int:
+    """The length of the longest sequence, or 0 where that cannot be known."""
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dim() != 1 or cu_seqlens.numel() < 2:
         raise ValueError(f"cu_seqlens {cu_seqlens!r} is not a vector of boundaries; pass for example tensor([0, 3, 7])")
     if cu_seqlens.dtype not in (torch.int32, torch.int64):
@@ -120,6 +127,7 @@ def _check_packing(cu_seqlens: Tensor, batch: int, rows: int, keys: int) -> None
         raise ValueError(f"cu_seqlens needs as many keys as queries but got {keys} and {rows}")
     # Reading the boundaries waits for the device, and a compiled graph cannot branch on them.
     if torch.compiler.is_compiling() or cu_seqlens.device.type != "cpu":
-        return
+        return 0
     if int(cu_seqlens[0]) != 0 or int(cu_seqlens[-1]) != rows or bool((cu_seqlens.diff() < 0).any()):
         raise ValueError(f"cu_seqlens {cu_seqlens.tolist()} must rise from 0 to the packed length {rows}")
+    return int(cu_seqlens.diff().max())

@@ -21,15 +21,15 @@ def summarise(phi: Tensor, g: Tensor | None, v: Tensor) -> State:
     if g is None:
         m = phi.new_zeros(phi.shape[:-2])
         w = phi.new_full(phi.shape[:-2], phi.shape[-2])
-    else:
-        m = g.detach().amax(-1)
-        scale = log_ratio(g, m[..., None]).exp()
-        w = scale.sum(-1)
-        phi = phi * scale[..., None]
-    return State(S=phi.transpose(-1, -2) @ v, z=phi.sum(-2), w=w.expand(m.shape), m=m, length=length)
+        return State(S=phi.mT @ v, z=phi.sum(-2), w=w, m=m, length=length)
+    m = g.detach().amax(-1)
+    scale = log_ratio(g, m[..., None]).exp()
+    z = (scale[..., None, :] @ phi).squeeze(-2)
+    # Values are narrower than features: scaling them is the cheaper way.
+    return State(S=phi.mT @ (v * scale[..., None]), z=z, w=scale.sum(-1), m=m, length=length)
 
 
 def read(phi: Tensor, state: State, policy: str, floor: float) -> Tensor:
     """What queries with features `phi` (B, H, T, F) get from a state: (B, H, T, D)."""
-    den = (phi @ state.z[..., None]).squeeze(-1)
+    den = (state.z[..., None, :] @ phi.mT).squeeze(-2)
     return normalise(phi @ state.S, den, state.w[..., None].expand_as(den), policy, floor)

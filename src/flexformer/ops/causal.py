@@ -28,10 +28,10 @@ def causal_block(
     of any size leaves earlier rows untouched to the bit.
 
     Args:
-        phi_q: (B, H, N, G, C, F) features of N chunks of C queries, G query heads to a key head.
-        phi_k: (B, H, N, C, F).
-        g: (B, H, N, C) log-weights, -inf where masked, or None where all are zero.
-        v: (B, H, N, C, D).
+        phi_q: (B, N, H, G * C, F) features of N chunks of C queries, G query heads to a key head.
+        phi_k: (B, N, H, C, F).
+        g: (B, N, H, C) log-weights, -inf where masked, or None where all are zero.
+        v: (B, N, H, C, D).
         state: of the keys before.
         policy: see `flexformer.kernels.Kernel`.
         floor: see `flexformer.kernels.Kernel`.
@@ -39,46 +39,44 @@ def causal_block(
         state_segment: () the sequence `state` belongs to, None for none of them.
 
     Returns:
-        (B, H, N, G, C, D) and the state after the last chunk, in that chunk's segment.
+        (B, N, H, G * C, D) and the state after the last chunk, in that chunk's segment.
     """
-    count, size = phi_k.shape[2], phi_k.shape[3]
-    chunks = summarise(phi_k, g, v)
-    before = _states_before(chunks, state, segments, state_segment)
-    S, z, w, m = (
-        before.S[:, :, :count],
-        before.z[:, :, :count],
-        before.w[:, :, :count],
-        before.m[:, :, :count],
-    )
-    last = State(
-        S=before.S[:, :, count],
-        z=before.z[:, :, count],
-        w=before.w[:, :, count],
-        m=before.m[:, :, count],
-        length=state.length + count * size,
-    )
+    count, size = phi_k.shape[1], phi_k.shape[3]
+    group = phi_q.shape[3] // size
+    S, z, w, m = _states_before(summarise(phi_k, g, v), state, segments, state_segment)
+    # Copies: a view would keep the states of all chunks alive.
+    after = [x[:, -1].clone() for x in (S, z, w, m)]
+    last = State(after[0], after[1], after[2], after[3], state.length + count * size)
+    S, z, w, m = S[:, :-1], z[:, :-1], w[:, :-1], m[:, :-1]
 
     order = torch.arange(size, device=v.device)
     future = order[:, None] < order
     if g is None:
         largest = m.clamp_min(0.0)[..., None]
-        inside = (~future).to(v.dtype)
+        inside = (~future).to(v.dtype).expand(*m.shape, size, size)
     else:
         largest = torch.maximum(g.detach().cummax(-1).values, m[..., None])
         inside = log_ratio(g[..., None, :].masked_fill(future, -torch.inf), largest[..., None]).exp()
-        inside = inside[..., None, :, :]  # the same for every query head of the group
-    entry = log_ratio(m[..., None], largest).exp()[..., None, :]  # (B, H, N, 1, C)
+    entry = log_ratio(m[..., None], largest).exp().expand(*m.shape, size)
+    total = inside.sum(-1) + w[..., None] * entry
+    if group > 1:  # the same for every query head of the group
+        inside, entry, total = (
+            inside.repeat(1, 1, 1, group, 1),
+            entry.repeat(1, 1, 1, group),
+            total.repeat(1, 1, 1, group),
+        )
 
-    weights = phi_q @ phi_k[..., None, :, :].transpose(-1, -2) * inside
-    num = weights @ v[..., None, :, :] + (phi_q @ S[:, :, :, None]) * entry[..., None]
-    den = weights.sum(-1) + (phi_q @ z[:, :, :, None, :, None]).squeeze(-1) * entry
-    total = inside.sum(-1) + w[..., None, None] * entry
+    weights = phi_q @ phi_k.mT * inside
+    num = weights @ v + (phi_q @ S) * entry[..., None]
+    den = weights.sum(-1) + (z[..., None, :] @ phi_q.mT).squeeze(-2) * entry
     return normalise(num, den, total.expand_as(den), policy, floor), last
 
 
-def _states_before(chunks: State, state: State, segments: Tensor | None, state_segment: Tensor | None) -> State:
-    """The state before each of N chunks and after the last one: (B, H, N + 1, ...)."""
-    count = chunks.m.shape[2]
+def _states_before(
+    chunks: State, state: State, segments: Tensor | None, state_segment: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """S, z, w and m before each of N chunks and after the last one: (B, N + 1, H, ...)."""
+    count = chunks.m.shape[1]
     order = torch.arange(count, device=chunks.m.device)
     earlier = torch.arange(count + 1, device=chunks.m.device)[:, None] > order
     carried = torch.ones(count + 1, dtype=torch.bool, device=chunks.m.device)
@@ -87,17 +85,14 @@ def _states_before(chunks: State, state: State, segments: Tensor | None, state_s
         earlier = earlier & (reader[:, None] == segments)
         carried = reader.eq(-1 if state_segment is None else state_segment)
 
-    logs = chunks.m[:, :, None, :].masked_fill(~earlier, -torch.inf)
+    logs = chunks.m.mT[:, :, None, :].masked_fill(~earlier, -torch.inf)  # (B, H, N + 1, N)
     carry = state.m[:, :, None].masked_fill(~carried, -torch.inf)
     m = torch.maximum(logs.amax(-1), carry)
     scale = log_ratio(logs, m[..., None]).exp()
-    carry = log_ratio(carry, m).exp()
-
-    S = (scale @ chunks.S.flatten(3)).unflatten(-1, chunks.S.shape[3:])
-    return State(
-        S=S + state.S[:, :, None] * carry[..., None, None],
-        z=scale @ chunks.z + state.z[:, :, None] * carry[..., None],
-        w=(scale @ chunks.w[..., None]).squeeze(-1) + state.w[:, :, None] * carry,
-        m=m,
-        length=state.length,
+    carry = log_ratio(carry, m).exp().mT  # (B, N + 1, H)
+    return (
+        torch.einsum("bhmn,bnhfd->bmhfd", scale, chunks.S) + state.S[:, None] * carry[..., None, None],
+        torch.einsum("bhmn,bnhf->bmhf", scale, chunks.z) + state.z[:, None] * carry[..., None],
+        torch.einsum("bhmn,bnh->bmh", scale, chunks.w) + state.w[:, None] * carry,
+        m.mT,
     )

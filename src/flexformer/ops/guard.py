@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
+
+from ..kernels.policy import denominator_limit, guarded
 
 
 def normalise(num: Tensor, den: Tensor, w: Tensor, policy: str, floor: float) -> Tensor:
@@ -19,12 +20,5 @@ def normalise(num: Tensor, den: Tensor, w: Tensor, policy: str, floor: float) ->
     Returns:
         (..., D), zero and without gradient where no key is visible.
     """
-    if policy == "floor":
-        den = torch.maximum(den, floor * w)
-    elif policy == "absolute":
-        den = den.clamp_min(floor)
-    else:
-        den = torch.where(den < 0, den.clamp_max(-floor), den.clamp_min(floor))
-    seen = w > 0
-    inverse = torch.where(seen, torch.where(seen, den, 1.0).reciprocal(), 0.0)
-    return num * inverse[..., None]
+    # Divided, not multiplied by the inverse: the gradient of an inverse squares it, beyond the range of float32.
+    return num / guarded(den, denominator_limit(w, policy, floor), policy)[..., None]

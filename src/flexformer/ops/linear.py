@@ -8,14 +8,16 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel
-from .arguments import check_arguments, full_precision
-from .bidirectional import read, summarise
-from .causal import causal_block
-from .packed import pack, packed_bidirectional
-from .state import State, merge
+from ..kernels.weights import full_precision
+from . import traced
+from .arguments import accumulation_dtype, check_arguments
+from .blockwise_bidirectional import blockwise_bidirectional
+from .blockwise_causal import blockwise_causal
+from .packed import pack
+from .state import State
 
 CHUNK_SIZE = 64
-CHUNKS_AT_ONCE = 16
+SHORT = 64  # up to here one block holds everything, and there is nothing to save by computing features again
 
 
 @overload
@@ -98,6 +100,7 @@ def linear_attention(
         floor=floor,
         initial_state=initial_state,
         cu_seqlens=cu_seqlens,
+        query_start=query_start,
     )
     size = CHUNK_SIZE if chunk_size is None else chunk_size
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -110,81 +113,36 @@ def linear_attention(
     floor = kernel.floor if floor is None else floor
     with full_precision(q):
         if cu_seqlens is not None:
+            # Every sequence fills chunks of its own: many short ones do better with small chunks.
+            average = q.shape[2] // (cu_seqlens.numel() - 1)
+            size = size if chunk_size is not None else min(size, max(8, average))
             return _packed(q, k, v, kernel, is_causal, key_mask, cu_seqlens, floor, size).to(v.dtype)
-        state = initial_state
-        if state is None:
-            dtype = torch.promote_types(v.dtype, torch.float32)
-            shape = (q.shape[0], kernel.num_heads, kernel.num_features, v.shape[3])
-            state = State.empty(*shape, dtype=dtype, device=v.device)
-        elif kernel.max_length is not None:
-            _check_length(kernel.max_length, state, k.shape[2])
+        state = _empty_state(kernel, q, k, v) if initial_state is None else initial_state
+        if initial_state is not None and kernel.max_length is not None:
+            _check_length(kernel.max_length, initial_state, k.shape[2])
         if is_causal and q.shape[2] != 1:
-            out, state = _causal(q, k, v, kernel, key_mask, state, floor, size)
+            positions = None
+            if kernel.uses_positions:
+                positions = torch.arange(q.shape[2], device=q.device) + state.length
+            attend = traced.causal if _must_trace() else blockwise_causal
+            out, state = attend(q, k, v, kernel, key_mask, state, floor, positions, size)
         else:
             start = state.length if is_causal else query_start
-            out, state = _bidirectional(q, k, v, kernel, key_mask, state, floor, start)
+            one_block = q.shape[2] <= SHORT and k.shape[2] <= SHORT
+            attend_all = traced.bidirectional if one_block or _must_trace() else blockwise_bidirectional
+            out, state = attend_all(q, k, v, kernel, key_mask, state, floor, start)
         out = out.to(v.dtype)
     return (out, state) if return_state else out
 
 
-def _bidirectional(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kernel: Kernel,
-    key_mask: Tensor | None,
-    state: State,
-    floor: float,
-    query_start: int | Tensor,
-) -> tuple[Tensor, State]:
-    if k.shape[2]:
-        state = merge(state, summarise(*_keys(k, v, kernel, key_mask, state.length)))
-    batch, heads, rows, dim = q.shape
-    group = heads // kernel.num_heads
-    positions = _positions(kernel, rows, query_start, q)
-    if positions is not None:
-        positions = positions.repeat(group)
-    phi = kernel.query_features(q.reshape(batch, kernel.num_heads, group * rows, dim), positions)
-    out = read(phi, state, kernel.policy, floor)
-    return out.reshape(batch, heads, rows, v.shape[3]), state
+def _must_trace() -> bool:
+    """The compiler and torch.func's transforms follow tensor operations, not our own backward pass."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
-def _causal(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kernel: Kernel,
-    key_mask: Tensor | None,
-    state: State,
-    floor: float,
-    size: int,
-) -> tuple[Tensor, State]:
-    rows = q.shape[2]
-    whole = rows - rows % size
-    starts = list(range(0, whole, size * CHUNKS_AT_ONCE))
-    ends = [min(start + size * CHUNKS_AT_ONCE, whole) for start in starts]
-    if whole < rows:
-        starts, ends = [*starts, whole], [*ends, rows]
-    outs = []
-    for start, end in zip(starts, ends, strict=True):
-        mask = None if key_mask is None else key_mask[:, start:end]
-        positions = _positions(kernel, end - start, state.length, q)
-        phi_k, g, values = _keys(k[:, :, start:end], v[:, :, start:end], kernel, mask, state.length)
-        length = min(size, end - start)
-        count = (end - start) // length
-        phi_q = _chunked_queries(q[:, :, start:end], kernel, positions, length)
-        out, state = causal_block(
-            phi_q,
-            phi_k.unflatten(2, (count, length)),
-            None if g is None else g.unflatten(2, (count, length)),
-            values.unflatten(2, (count, length)),
-            state,
-            kernel.policy,
-            floor,
-        )
-        outs.append(_unchunked(out))
-    out = torch.cat(outs, dim=2) if outs else q.new_zeros(*q.shape[:3], v.shape[3])
-    return out, state
+def _empty_state(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor) -> State:
+    shape = (q.shape[0], kernel.num_heads, kernel.num_features, v.shape[3])
+    return State.empty(*shape, dtype=accumulation_dtype(q, k, v), device=v.device)
 
 
 def _packed(
@@ -202,60 +160,14 @@ def _packed(
     visible = packing.filled if key_mask is None else packing.spread(key_mask[0], 0)
     q, k, v = (packing.spread(x, 2) for x in (q, k, v))
     positions = packing.positions if kernel.uses_positions else None
-    phi_k, g, values = _keys(k, v, kernel, visible[None], positions)
-    assert g is not None
-    phi_q = _chunked_queries(q, kernel, positions, size)
-    chunks = (phi_k.unflatten(2, (-1, size)), g.unflatten(2, (-1, size)), values.unflatten(2, (-1, size)))
-    if not is_causal:
-        out = packed_bidirectional(phi_q, *chunks, packing.segments, kernel.policy, floor)
-        return packing.gather(_unchunked(out), 2)
-    shape = (1, kernel.num_heads, kernel.num_features, v.shape[3])
-    state, state_segment = State.empty(*shape, dtype=values.dtype, device=v.device), None
-    outs = []
-    for start in range(0, packing.segments.numel(), CHUNKS_AT_ONCE):
-        here = slice(start, start + CHUNKS_AT_ONCE)
-        segments = packing.segments[here]
-        block_k, block_g, block_v = (x[:, :, here] for x in chunks)
-        out, state = causal_block(
-            phi_q[:, :, here], block_k, block_g, block_v, state, kernel.policy, floor, segments, state_segment
-        )
-        state_segment = segments[-1]
-        outs.append(_unchunked(out))
-    return packing.gather(torch.cat(outs, dim=2), 2)
-
-
-def _keys(
-    k: Tensor, v: Tensor, kernel: Kernel, key_mask: Tensor | None, positions: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Features, log-weights and values of keys, masked ones made harmless first."""
-    if key_mask is not None:
-        hidden = ~key_mask[:, None, :, None]
-        k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
-    if positions is not None and positions.dim() == 0:
-        positions = _positions(kernel, k.shape[2], positions, k)
-    phi, g = kernel.key_features(k, positions)
-    if key_mask is not None:
-        g = phi.new_zeros(phi.shape[:3]) if g is None else g
-        g = g.masked_fill(~key_mask[:, None, :], -torch.inf)
-    return phi, g, v.to(phi.dtype)
-
-
-def _chunked_queries(q: Tensor, kernel: Kernel, positions: Tensor | None, size: int) -> Tensor:
-    """Query features as (B, H, N, G, C, F)."""
-    batch, heads, rows, dim = q.shape
-    group = heads // kernel.num_heads
-    q = q.reshape(batch, kernel.num_heads, group * rows, dim)
-    phi = kernel.query_features(q, None if positions is None else positions.repeat(group))
-    return phi.unflatten(2, (group, rows // size, size)).transpose(2, 3)
-
-
-def _unchunked(out: Tensor) -> Tensor:
-    """(B, Hkv, N, G, C, D) to (B, H, T, D)."""
-    return out.transpose(2, 3).flatten(3, 4).flatten(1, 2)
-
-
-def _positions(kernel: Kernel, count: int, start: int | Tensor, like: Tensor) -> Tensor | None:
-    return torch.arange(count, device=like.device) + start if kernel.uses_positions else None
+    if is_causal:
+        attend = traced.causal if _must_trace() else blockwise_causal
+        state = _empty_state(kernel, q, k, v)
+        out, _ = attend(q, k, v, kernel, visible[None], state, floor, positions, size, packing.segments)
+    else:
+        dtype = accumulation_dtype(q, k, v)
+        out = traced.packed(q, k, v, kernel, visible[None], floor, positions, size, packing.segments, dtype)
+    return packing.gather(out, 2)
 
 
 def _check_length(max_length: int, state: State, new: int) -> None:

@@ -64,29 +64,29 @@ def packed_bidirectional(
     """Attention within each sequence.
 
     Args:
-        phi_q: (B, H, N, G, C, F) features of N chunks.
-        phi_k: (B, H, N, C, F).
-        g: (B, H, N, C) log-weights, -inf where masked.
-        v: (B, H, N, C, D).
+        phi_q: (B, N, H, G * C, F) features of N chunks.
+        phi_k: (B, N, H, C, F).
+        g: (B, N, H, C) log-weights, -inf where masked.
+        v: (B, N, H, C, D).
         segments: (N,) the sequence of each chunk.
         policy: see `flexformer.kernels.Kernel`.
         floor: see `flexformer.kernels.Kernel`.
 
     Returns:
-        (B, H, N, G, C, D).
+        (B, N, H, G * C, D).
     """
     chunks = summarise(phi_k, g, v)
     # One row to a chunk is always enough, as every sequence has a chunk of its own.
     count = segments.numel() + 1
-    m = chunks.m.new_full((*chunks.m.shape[:2], count), -torch.inf)
-    m = m.scatter_reduce(2, segments.expand_as(chunks.m), chunks.m, "amax")
-    scale = log_ratio(chunks.m, m.index_select(2, segments)).exp()
+    m = chunks.m.new_full((chunks.m.shape[0], count, chunks.m.shape[2]), -torch.inf)
+    m = m.scatter_reduce(1, segments[:, None].expand_as(chunks.m), chunks.m, "amax")
+    scale = log_ratio(chunks.m, m.index_select(1, segments)).exp()
     sums = (_sum_by_segment(x, scale, segments, count) for x in (chunks.S, chunks.z, chunks.w))
-    S, z, w = (x.index_select(2, segments) for x in sums)
-    den = (phi_q @ z[:, :, :, None, :, None]).squeeze(-1)
-    return normalise(phi_q @ S[:, :, :, None], den, w[..., None, None].expand_as(den), policy, floor)
+    S, z, w = (x.index_select(1, segments) for x in sums)
+    den = (z[..., None, :] @ phi_q.mT).squeeze(-2)
+    return normalise(phi_q @ S, den, w[..., None].expand_as(den), policy, floor)
 
 
 def _sum_by_segment(x: Tensor, scale: Tensor, segments: Tensor, count: int) -> Tensor:
     scaled = x * scale.reshape(*scale.shape, *[1] * (x.dim() - scale.dim()))
-    return x.new_zeros(*x.shape[:2], count, *x.shape[3:]).index_add(2, segments, scaled)
+    return x.new_zeros(x.shape[0], count, *x.shape[2:]).index_add(1, segments, scaled)

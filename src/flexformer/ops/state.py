@@ -23,7 +23,7 @@ class State(NamedTuple):
     """(B, H): sum of e^{g_j - m}."""
     m: Tensor
     """(B, H): the largest log-weight g_j. Not differentiable: nothing depends on it."""
-    length: Tensor
+    length: Tensor | int = 0
     """(): positions seen, masked ones included; int64."""
 
     @classmethod
