@@ -80,6 +80,14 @@ def test_the_literal_formulas_fail(attention):
     assert max(literal.norms) > 10 * max(recipe.norms)
 
 
+def test_the_literal_formulas_start_badly():
+    """The short version of the test above."""
+    literal, recipe = run("flexformer-n", 40, tuple(LITERAL.items())), run("flexformer-n", 40)
+    assert max(literal.norms) > 10 * max(recipe.norms)
+    assert literal.validation > recipe.validation
+    assert recipe.validation < 1.02 * run("softmax", 40).validation
+
+
 def test_the_model_writes_from_a_carried_state():
     torch.manual_seed(0)
     model = byte_lm.ByteLM("flexformer-n").eval()

@@ -243,6 +243,8 @@ def test_from_torch_refuses_what_has_no_counterpart():
         MultiheadAttention.from_torch(nn.MultiheadAttention(32, 4, add_bias_kv=True))
     with pytest.raises(ValueError, match="kdim 8 and vdim 16"):
         MultiheadAttention.from_torch(nn.MultiheadAttention(32, 4, kdim=8, vdim=16))
+    with pytest.raises(TypeError, match="option 'num_kv_heads' comes from the module"):
+        MultiheadAttention.from_torch(nn.MultiheadAttention(32, 4), num_kv_heads=2)
     with pytest.raises(TypeError, match="module is a Linear"):
         MultiheadAttention.from_torch(nn.Linear(3, 3))
 
@@ -266,6 +268,48 @@ def test_polaformer_follows_the_formula():
     torch.testing.assert_close(attn(x), attn.o_proj(mixed), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("attention", ["rfa", "performer"])
+def test_random_features_stay_the_same_while_a_state_is_carried(attention):
+    attn = MultiheadAttention(32, 4, attention=attention, is_causal=True, redraw_interval=1)
+    x = torch.randn(1, 20, 32)
+    first, state = attn(x[:, :10], return_state=True)
+    second = attn(x[:, 10:], state=state)
+    torch.testing.assert_close(torch.cat((first, second), 1), attn.eval()(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", kernels.names())
+def test_packed_sequences_equal_separate_ones(attention):
+    for is_causal in (False, True):
+        attn = module(attention, is_causal).double()
+        x = torch.randn(1, 50, 32, dtype=torch.float64)
+        packed = attn(x, cu_seqlens=torch.tensor([0, 20, 50]))
+        torch.testing.assert_close(packed, torch.cat((attn(x[:, :20]), attn(x[:, 20:])), 1))
+
+
+@pytest.mark.parametrize("attention", [name for name in ATTENTIONS if name not in kernels.names()])
+def test_an_attention_without_packed_form_says_so(attention):
+    with pytest.raises(ValueError, match=f"attention '{attention}' has no packed form"):
+        module(attention)(torch.randn(1, 5, 32), cu_seqlens=torch.tensor([0, 5]))
+
+
+@pytest.mark.parametrize("attention", CAUSAL)
+def test_cross_attention_can_go_query_by_query(attention):
+    attn = module(attention).double()
+    x, context = torch.randn(1, 6, 32, dtype=torch.float64), torch.randn(1, 13, 32, dtype=torch.float64)
+    expected, state = attn(x, context=context, return_state=True)
+    for t in range(6):
+        out = attn(x[:, t : t + 1], context=context[:, :0], state=state, query_start=t)
+        torch.testing.assert_close(out, expected[:, t : t + 1])
+
+
+@pytest.mark.parametrize("attention", kernels.names())
+def test_self_attention_resumed_from_a_state_knows_its_positions(attention):
+    attn = module(attention).double()
+    x = torch.randn(1, 20, 32, dtype=torch.float64)
+    _, state = attn(x[:, :12], return_state=True)
+    torch.testing.assert_close(attn(x[:, 12:], state=state), attn(x)[:, 12:])
+
+
 def test_random_kernels_redraw_while_training_only():
     attn = MultiheadAttention(32, 4, attention="rfa")
     x = torch.randn(1, 9, 32)
@@ -279,6 +323,46 @@ def test_dropout_acts_on_softmax_weights_while_training():
     x = torch.randn(1, 9, 32)
     assert not torch.equal(attn(x), attn(x))
     assert torch.equal(attn.eval()(x), attn(x))
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_a_module_can_be_built_and_run_without_memory(attention):
+    attn = MultiheadAttention(32, 4, attention=attention, device="meta")
+    if attention != "bigbird":  # draws its table of blocks when it first runs
+        assert attn(torch.empty(2, 70, 32, device="meta")).shape == (2, 70, 32)
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_a_module_can_be_started_anew(attention):
+    attn = MultiheadAttention(32, 4, attention=attention, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in attn.parameters():
+            parameter.fill_(7.0)
+    attn.reset_parameters()
+    assert not any((parameter == 7.0).any() for parameter in attn.parameters())
+    assert attn(torch.randn(1, 9, 32, dtype=torch.float64)).dtype == torch.float64
+
+
+def test_a_module_shows_the_health_of_its_kernel():
+    attn = module("flexformer-n", is_causal=True)
+    found = attn.statistics(torch.randn(2, 70, 32))
+    assert found.negative_weights < 0.1
+    with pytest.raises(ValueError, match="attention 'softmax' has no kernel"):
+        module("softmax").statistics(torch.randn(2, 70, 32))
+
+
+def test_softmax_keeps_no_mask_until_one_is_given():
+    attn = module("softmax", is_causal=True).double()
+    x = torch.randn(1, 20, 32, dtype=torch.float64)
+    first, state = attn(x[:, :10], return_state=True)
+    assert state.key_mask is None
+    key_mask = torch.ones(1, 10, dtype=torch.bool)
+    key_mask[0, 3] = False
+    second, state = attn(x[:, 10:], key_mask, state=state, return_state=True)
+    whole = torch.cat((torch.ones(1, 10, dtype=torch.bool), key_mask), 1)
+    torch.testing.assert_close(torch.cat((first, second), 1), attn(x, whole))
+    with pytest.raises(ValueError, match="state holds keys"):
+        attn(torch.randn(2, 1, 32, dtype=torch.float64), state=state)
 
 
 def test_the_repr_tells_the_story():
@@ -312,6 +396,11 @@ def test_kernel_parameters_never_decay():
         ({"frequencies": 3}, TypeError, "option 'frequencies' is unknown to attention 'flexformer-n'"),
         ({"attention": "softmax", "floor": 0.1}, TypeError, "unknown to attention 'softmax'; its options are: none"),
         ({"attention": "polaformer", "embed_dim": 12}, ValueError, "head_dim 3 is odd"),
+        ({"attention": ["softmax"]}, TypeError, "is not a name; use one of softmax"),
+        ({"is_causal": "no"}, TypeError, "is_causal 'no' is not a bool"),
+        ({"dropout": "a"}, TypeError, "dropout 'a' is not a number"),
+        ({"attention": "longformer", "num_global": 1.5}, TypeError, "num_global 1.5 is not an integer"),
+        ({"attention": "bigbird", "num_random_blocks": 2.5}, TypeError, "num_random_blocks 2.5 is not an integer"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_is_named(arguments, error, message):
@@ -328,6 +417,9 @@ def test_a_wrong_argument_is_named(arguments, error, message):
         ({"key_mask": torch.ones(1, 5)}, TypeError, "key_mask has dtype torch.float32"),
         ({"context": torch.zeros(2, 5, 32)}, ValueError, r"context has shape \(2, 5, 32\)"),
         ({"state": 3}, TypeError, "initial_state is a int"),
+        ({"x": [1]}, TypeError, "x is a list; pass a tensor"),
+        ({"x": torch.zeros(1, 5, 32).double()}, TypeError, "x has dtype torch.float64 but the module torch.float32"),
+        ({"key_mask": [True]}, TypeError, "key_mask is a list; pass a tensor"),
     ],
 )  # fmt: skip
 def test_a_wrong_input_is_named(arguments, error, message):

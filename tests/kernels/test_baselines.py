@@ -1,14 +1,18 @@
 """The formulas of the kernels that came before, and their pitfalls."""
 
+import copy
 import math
 from itertools import pairwise
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
+import flexformer
 from flexformer import kernels
+from flexformer.kernels import attention_weights
 from flexformer.kernels.random import gaussian_rows
-from flexformer.ops import attention_weights, linear_attention
+from flexformer.ops import linear_attention
 
 X = torch.randn(1, 2, 30, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(1, 2, 30, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
@@ -93,6 +97,30 @@ def test_random_features_come_from_the_default_generator():
         assert torch.equal(*draws)
 
 
+def test_gradient_checkpointing_sees_the_features_of_its_forward():
+    for name, interval in (("performer", 2), ("rfa", 1)):
+        attn = flexformer.MultiheadAttention(16, 2, attention=name, redraw_interval=interval)
+        x = torch.randn(1, 9, 16, requires_grad=True)
+        for step in range(4):
+            gradients = []
+            for checkpointed in (False, True):
+                module = copy.deepcopy(attn)
+                torch.manual_seed(step)
+                out = checkpoint(module, x, use_reentrant=False) if checkpointed else module(x)
+                gradients.append(torch.autograd.grad(out.square().sum(), x)[0])
+            torch.testing.assert_close(*gradients)
+            attn(x)
+
+
+def test_random_kernels_can_be_built_where_half_precision_is_the_default():
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        kernel = kernels.build("performer", 2, 8)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert kernel.projection.dtype == torch.bfloat16
+
+
 def test_redrawing_between_forward_and_backward_is_safe():
     kernel = kernels.build("rfa", 2, 8)
     q = torch.randn(1, 2, 5, 8, requires_grad=True)
@@ -163,6 +191,12 @@ def test_hedgehog_has_the_published_parameter_counts(options, count):
     assert sum(p.numel() for p in kernel.parameters()) == 3 * count
 
 
+def test_a_wide_hedgehog_starts_with_rows_that_differ():
+    kernel = kernels.build("hedgehog", 2, 8, num_features=40)
+    assert torch.equal(kernel.map[0, :8], torch.eye(8))
+    assert torch.linalg.matrix_rank(kernel.map[0, 8:]) == 8
+
+
 def test_an_untied_hedgehog_maps_keys_their_own_way():
     kernel = kernels.build("hedgehog", 2, 8, tied=False, bias=True)
     with torch.no_grad():
@@ -188,7 +222,12 @@ def test_polaformer_follows_the_formula():
 
 def test_polaformer_starts_at_power_three():
     kernel = kernels.build("polaformer", 2, 8).double()
-    ratio = kernel.query_features(X / 8)[..., :8] / kernel.query_features(X / 16)[..., :8]
+
+    def whole(x):
+        phi, log_weight = kernel.key_features(x)
+        return phi * log_weight[..., None].exp()
+
+    ratio = whole(X)[..., :8] / whole(X / 2)[..., :8]
     positive = X > 0.01
     torch.testing.assert_close(ratio[positive], torch.full_like(ratio[positive], 8.0))
 
@@ -197,13 +236,42 @@ def test_polaformer_starts_at_power_three():
     ("name", "options", "message"),
     [
         ("performer", {"num_features": 0}, "num_features 0 is too small"),
-        ("performer", {"redraw_interval": -1}, "redraw_interval -1 is not a number of training forwards"),
+        ("performer", {"redraw_interval": -1}, "redraw_interval -1 is negative"),
         ("rfa", {"num_features": 7}, "num_features 7 is odd"),
         ("hedgehog", {"num_features": 7}, "num_features 7 is odd"),
         ("cosformer", {"max_length": 0}, "max_length 0 is too small"),
         ("polaformer", {"alpha": 0.0}, "alpha 0.0 is not a positive number"),
+        ("performer", {"scaling": -1.0}, "scaling -1.0 is not a positive number"),
+        ("performer", {"scaling": math.nan}, "scaling nan is not a positive number"),
     ],
 )
 def test_a_wrong_option_is_named(name, options, message):
     with pytest.raises(ValueError, match=message):
         kernels.build(name, 2, 8, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("hedgehog", {"bias": "no"}, "bias 'no' is not a bool"),
+        ("performer", {"orthogonal": 1}, "orthogonal 1 is not a bool"),
+        ("polaformer", {"alpha": "a"}, "alpha 'a' is not a number"),
+        ("flexformer-n", {"floor": "0.1"}, "floor '0.1' is not a number"),
+        ("flexformer-n", {"phase_bias": 1}, "phase_bias 1 is not a bool"),
+    ],
+)
+def test_an_option_of_the_wrong_type_is_named(name, options, message):
+    with pytest.raises(TypeError, match=message):
+        kernels.build(name, 2, 8, **options)
+
+
+@pytest.mark.parametrize("name", kernels.names())
+def test_a_start_can_be_drawn_anew(name):
+    kernel = kernels.build(name, 2, 8)
+    shapes = {key: value.shape for key, value in kernel.state_dict().items()}
+    with torch.no_grad():
+        for parameter in kernel.parameters():
+            parameter.fill_(7.0)
+    kernel.reset_parameters()
+    assert {key: value.shape for key, value in kernel.state_dict().items()} == shapes
+    assert not any((parameter == 7.0).any() for parameter in kernel.parameters())

@@ -44,7 +44,14 @@ def test_a_kernel_from_elsewhere_serves_every_form(square):
 
 def test_a_name_is_given_once(square):
     with pytest.raises(ValueError, match="name 'square' is taken by Square"):
-        kernels.register("square")(Square)
+        kernels.register("square")(type("Other", (Square,), {}))
+
+
+def test_the_same_class_once_more_replaces_itself(square):
+    """As when a notebook cell is run again."""
+    again = type("Square", (Square,), {"__qualname__": Square.__qualname__, "__module__": Square.__module__})
+    assert kernels.register("square")(again) is again
+    assert type(kernels.build("square", 2, 8)) is again
 
 
 def test_only_kernels_register():

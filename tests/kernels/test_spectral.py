@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from flexformer import kernels
-from flexformer.ops import attention_weights, linear_attention
+from flexformer.kernels import attention_weights
+from flexformer.ops import linear_attention
 
 SPECTRAL = ("flexformer-s", "flexformer-n")
 
@@ -211,6 +212,8 @@ def test_raw_weights_keep_the_sign_of_the_denominator(name):
         ({"frequency_scale": 0.0}, "frequency_scale 0.0 is not a positive number"),
         ({"scaling": -1.0}, "scaling -1.0 is not a positive number"),
         ({"policy": "hope"}, "policy 'hope' is unknown"),
+        ({"policy": "absolute"}, "policy 'absolute' is unknown to this kernel; use one of floor, raw"),
+        ({"softmax_start": True, "frequency_scale": 0.5}, "frequency_scale 0.5 cannot go with softmax_start"),
         ({"floor": -0.1}, "floor -0.1 is not a positive number"),
     ],
 )

@@ -48,6 +48,11 @@ def test_a_wrong_argument_is_named(kernel, attention, replaced, error, message):
     [
         ({"chunk_size": 0}, ValueError, "chunk_size 0 is not a number of tokens"),
         ({"chunk_size": 2.5}, ValueError, "chunk_size 2.5 is not"),
+        ({"is_causal": torch.ones(6, 6).bool()}, TypeError, "is_causal is a Tensor; use True or False"),
+        ({"key_mask": [[True]]}, TypeError, "key_mask is a list; pass a tensor of booleans"),
+        ({"floor": "0.1"}, TypeError, "floor '0.1' is not a number"),
+        ({"initial_state": State(None, None, None, None)}, TypeError, "initial_state has a NoneType as S"),
+        ({"initial_state": State.empty(2, 4, 16, 8, dtype=torch.float64)}, TypeError, "S in torch.float64 on cpu"),
         ({"initial_state": (1, 2)}, TypeError, "initial_state is a tuple; pass the State"),
         (
             {"initial_state": State.empty(2, 4, 3, 8)},

@@ -52,6 +52,23 @@ def with_gradient(attention, inputs, kernel, arguments):
     return out.detach(), torch.autograd.grad(out.square().sum(), leaf)[0]
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_one_graph_serves_many_lengths(is_causal):
+    kernel = kernels.build("flexformer-n", 2, 8)
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(linear_attention, fullgraph=True, backend=count, dynamic=True)
+    for length in (70, 130, 200, 333, 512, 700, 900, 1025, 1500, 2000):
+        q, k, v = torch.randn(3, 1, 2, length, 8)
+        expected = linear_attention(q, k, v, kernel, is_causal)
+        torch.testing.assert_close(compiled(q, k, v, kernel, is_causal), expected, rtol=1e-4, atol=1e-5)
+    assert len(graphs) <= 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("name", ["flexformer-n", "flexformer-s", "performer"])
