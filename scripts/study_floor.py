@@ -1,12 +1,13 @@
-"""How high should the floor be? Trains small models over floors and lengths and writes what came out.
+"""Does the recipe train, and how high should the floor be? Trains small models and writes what came out.
 
 python scripts/study_floor.py            # run the cells that are missing, then write the tables
 python scripts/study_floor.py --tables   # write the tables from what is there
 
-Two tasks. The byte model of `examples/byte_lm.py` on Python's standard library, at contexts of 256, 1024 and 4096
-bytes. And a needle: among N filler tokens one carries a value, which the model must name at the end, so that attention
-has to single out one key of N. Every cell is a JSON in results/floor/, written when it is finished; the floor's
-default in `flexformer.kernels.spectral` follows from them.
+Three tasks. `recipe`: the byte model of `examples/byte_lm.py` on Python's standard library, with the start and the
+policy for signed weights as the paper has them and as they are here. `bytes`: the same model over floors, at contexts
+of 256, 1024 and 4096 bytes. `needle`: among N filler tokens one carries a value, which the model must name at the end,
+so that attention has to single out one key of N. Every cell is a JSON in results/floor/, written when it is finished;
+the tables go to docs/numerics.md.
 """
 
 from __future__ import annotations
@@ -35,9 +36,18 @@ import byte_lm  # noqa: E402  (found through the line above)
 import flexformer  # noqa: E402
 
 RESULTS = ROOT / "results" / "floor"
+SPECTRAL = ("flexformer-n", "flexformer-s")
 FLOORS = (0.1, 0.03, 0.01, 0.003, 0.001)
 LENGTHS = (256, 1024, 4096)
 FILLERS, VALUES, WIDTH = 64, 16, 64
+VARIANTS: dict[str, dict[str, Any]] = {
+    "recipe": {},
+    "no floor": {"policy": "raw"},
+    "paper's start": {"frequency_scale": 1.0},
+    "literal": {"frequency_scale": 1.0, "policy": "raw"},
+}
+PAGE = ROOT / "docs" / "numerics.md"
+BEGIN, END = "<!-- floor study: begin -->", "<!-- floor study: end -->"
 
 
 class NeedleModel(nn.Module):
@@ -116,11 +126,8 @@ def floored(model: Any, tokens: Tensor) -> float:
     shares = [0.0]
 
     def look(module: flexformer.MultiheadAttention, arguments: tuple[Tensor, ...], _: Any) -> None:
-        kernel = getattr(module.mechanism, "kernel", None)
-        if kernel is not None:
-            q = module._heads(module.q_proj(arguments[0]), module.num_heads)
-            k = module._heads(module.k_proj(arguments[0]), module.num_kv_heads)
-            shares.append(kernel.statistics(q, k, is_causal=True).floored_rows)
+        if module.attention != "softmax":
+            shares.append(module.statistics(arguments[0]).floored_rows)
 
     hooks = [block.attention.register_forward_hook(look) for block in model.blocks]
     model(tokens)
@@ -129,23 +136,38 @@ def floored(model: Any, tokens: Tensor) -> float:
     return max(shares)
 
 
+def run_recipe(attention: str, length: int, seed: int, options: dict[str, Any]) -> dict[str, float]:
+    torch.manual_seed(seed)
+    training, validation = byte_lm.standard_library()
+    model = byte_lm.ByteLM(attention, **options)
+    norms: list[float] = []
+    byte_lm.train(model, training, 400, seed, on_step=lambda step, loss, norm: norms.append(norm))
+    return {"loss": byte_lm.validate(model, validation), "largest_gradient": max(norms)}
+
+
 def cells() -> Iterator[dict[str, Any]]:
-    for task, length, seed in itertools.product(("needle", "bytes"), LENGTHS, (0,)):
-        yield {"task": task, "attention": "softmax", "floor": None, "length": length, "seed": seed}
-        for attention, floor in itertools.product(("flexformer-n", "flexformer-s"), FLOORS):
-            yield {"task": task, "attention": attention, "floor": floor, "length": length, "seed": seed}
+    def cell(task: str, attention: str, length: int, label: str = "", **options: Any) -> dict[str, Any]:
+        return {"task": task, "attention": attention, "length": length, "seed": 0, "label": label, "options": options}
+
+    for attention in ("softmax", "linear", "hedgehog"):
+        yield cell("recipe", attention, 256)
+    for attention, (label, options) in itertools.product(SPECTRAL, VARIANTS.items()):
+        yield cell("recipe", attention, 256, label, **options)
+    for task, length in itertools.product(("bytes", "needle"), LENGTHS):
+        yield cell(task, "softmax", length)
+        for attention, floor in itertools.product(SPECTRAL, FLOORS):
+            yield cell(task, attention, length, f"{floor:g}", floor=floor)
 
 
 def path_of(cell: dict[str, Any]) -> Path:
-    floor = "" if cell["floor"] is None else f"-{cell['floor']:g}"
-    return RESULTS / f"{cell['task']}-{cell['attention']}{floor}-{cell['length']}-{cell['seed']}.json"
+    parts = [cell["task"], cell["attention"], cell["label"].replace(" ", "_").replace("'", ""), str(cell["length"])]
+    return RESULTS / ("-".join(part for part in parts if part) + f"-{cell['seed']}.json")
 
 
 def run(cell: dict[str, Any]) -> None:
-    options = {} if cell["floor"] is None else {"floor": cell["floor"]}
     started = time.perf_counter()
-    runner = run_needle if cell["task"] == "needle" else run_bytes
-    metrics = runner(cell["attention"], cell["length"], cell["seed"], options)
+    runner = {"recipe": run_recipe, "needle": run_needle, "bytes": run_bytes}[cell["task"]]
+    metrics = runner(cell["attention"], cell["length"], cell["seed"], cell["options"])
     record = {
         "command": "python scripts/study_floor.py",
         "options": cell,
@@ -162,35 +184,53 @@ def run(cell: dict[str, Any]) -> None:
 
 def tables() -> str:
     """Markdown tables of all cells; a cell not run is empty."""
-    text = []
-    for task, metric, title in (
-        ("needle", "accuracy", "Accuracy on the needle"),
-        ("bytes", "loss", "Validation loss of the byte model, nats per byte"),
-    ):
-        for shown, name in ((metric, title), ("floored_rows", "Share of floored rows after training, worst layer")):
-            text += [f"**{name}**" + ("" if shown == metric else f" ({task})"), ""]
-            text += ["| attention | floor | " + " | ".join(f"N = {n}" for n in LENGTHS) + " |", "|---" * 5 + "|"]
-            rows = [("softmax", None)] if shown == metric else []
-            rows += [(a, f) for a in ("flexformer-n", "flexformer-s") for f in FLOORS]
-            for attention, floor in rows:
-                found = [_metric(task, attention, floor, n, shown) for n in LENGTHS]
-                text.append(f"| {attention} | {'' if floor is None else f'{floor:g}'} | {' | '.join(found)} |")
-            text.append("")
+    everything = list(cells())
+    found = {path_of(c): json.loads(path_of(c).read_text())["metrics"] for c in everything if path_of(c).exists()}
+
+    def metric(cell: dict[str, Any], name: str) -> str:
+        value = found.get(path_of(cell), {}).get(name)
+        if value is None:
+            return ""
+        return f"{value:.3f}" if name == "loss" else f"{value:.1f}" if "gradient" in name else f"{100 * value:.1f} %"
+
+    text = [
+        "| attention | start and policy | validation loss, nats per byte | largest gradient norm |",
+        "|---|---|---|---|",
+    ]
+    for c in everything:
+        if c["task"] == "recipe":
+            label = c["label"] + (f" ({settings(c)})" if c["label"] else "")
+            text.append(f"| {c['attention']} | {label} | {metric(c, 'loss')} | {metric(c, 'largest_gradient')} |")
+    for task, name in (("bytes", "loss"), ("needle", "accuracy")):
+        title = {"bytes": "Validation loss, nats per byte", "needle": "Needle found"}[task]
+        text += ["", f"{title}; in brackets the share of floored rows in the worst layer after training:", ""]
+        text += ["| attention | floor | " + " | ".join(f"N = {n}" for n in LENGTHS) + " |", "|---|---|---|---|---|"]
+        rows = [(c["attention"], c["label"]) for c in everything if c["task"] == task and c["length"] == LENGTHS[0]]
+        for attention, label in rows:
+            row = [c for c in everything if (c["task"], c["attention"], c["label"]) == (task, attention, label)]
+            shown = [
+                metric(c, name) + (f" ({metric(c, 'floored_rows')})" if label and metric(c, name) else "") for c in row
+            ]
+            text.append(f"| {attention} | {label} | {' | '.join(shown)} |")
     return "\n".join(text)
 
 
-def _metric(task: str, attention: str, floor: float | None, length: int, metric: str) -> str:
-    path = path_of({"task": task, "attention": attention, "floor": floor, "length": length, "seed": 0})
-    if not path.exists():
-        return ""
-    value = json.loads(path.read_text())["metrics"][metric]
-    return f"{value:.3f}" if metric == "loss" else f"{100 * value:.1f} %"
+def settings(cell: dict[str, Any]) -> str:
+    scale = cell["options"].get("frequency_scale", 0.25)
+    return f"c = {scale:g}, {'no floor' if 'policy' in cell['options'] else 'floor'}"
+
+
+def page_with_tables() -> str:
+    """docs/numerics.md with its block of measurements written anew."""
+    page = PAGE.read_text(encoding="utf-8")
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{rest.split(END)[1]}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", action="store_true", help="only write the tables")
-    parser.add_argument("--task", choices=("needle", "bytes"), help="only the cells of this task")
+    parser.add_argument("--task", choices=("recipe", "bytes", "needle"), help="only the cells of this task")
     parser.add_argument("--attention", help="only the cells of this attention")
     arguments = parser.parse_args()
     console = Console()
@@ -205,9 +245,8 @@ def main() -> None:
     for number, cell in enumerate(missing, 1):
         console.print(f"{number}/{len(missing)} {path_of(cell).stem}", highlight=False)
         run(cell)
-    target = RESULTS / "tables.md"
-    target.write_text(tables())
-    console.print(f"wrote {target}")
+    PAGE.write_text(page_with_tables(), encoding="utf-8")
+    console.print(f"wrote the tables to {PAGE.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
