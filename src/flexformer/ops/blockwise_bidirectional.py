@@ -13,7 +13,7 @@ from ..kernels.policy import denominator_limit, guarded
 from ..kernels.weights import full_precision
 from . import traced
 from .chunks import hide
-from .recompute import block_length, blocks, differentiable_gradients
+from .recompute import block_length, blocks, differentiable_gradients, exact, rows_times
 from .state import State, log_ratio
 
 
@@ -88,7 +88,7 @@ class Bidirectional(torch.autograd.Function):
             rows = (phi @ state.S).mul_(inverse[..., None])
             out[:, :, :, here] = rows.unflatten(2, (group, -1))
         out = out.flatten(1, 2)
-        ctx.save_for_backward(q, k, v, out, *state[:4], S, z, w, m, *parameters)
+        ctx.save_for_backward(q, k, v, exact(out, S), *state[:4], S, z, w, m, *parameters)
         ctx.mark_non_differentiable(state.m)
         return out, state.S, state.z, state.w, state.m
 
@@ -137,14 +137,15 @@ def _backward_queries(
     plan: Plan,
     features: BlockFeatures,
     q: Tensor,
-    out: Tensor,
+    out: Tensor | None,
     dout: Tensor,
     state: State,
     gradients: tuple[Tensor, Tensor, Tensor],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradient of queries, and those of S, z and w with what the queries add to them."""
     policy, heads = plan.kernel.policy, plan.kernel.num_heads
-    grouped, gout, gdout = (x.unflatten(1, (heads, -1)) for x in (q, out, dout))
+    grouped, gdout = (x.unflatten(1, (heads, -1)) for x in (q, dout))
+    gout = None if out is None else out.unflatten(1, (heads, -1))
     group = grouped.shape[2]
     limit = denominator_limit(state.w, policy, plan.floor)[..., None]
     sums = torch.cat((state.S, state.z[..., None]), dim=-1)
@@ -156,7 +157,11 @@ def _backward_queries(
         rows = gdout[:, :, :, here].flatten(2, 3).to(dS.dtype)
         den = (state.z[..., None, :] @ phi.mT).squeeze(-2)
         inverse = guarded(den, limit, policy).reciprocal_()
-        dden = (rows * gout[:, :, :, here].flatten(2, 3)).sum(-1).mul_(inverse).neg_()
+        if gout is None:
+            given = (phi @ state.S).mul_(inverse[..., None])
+        else:
+            given = gout[:, :, :, here].flatten(2, 3)
+        dden = (rows * given).sum(-1).mul_(inverse).neg_()
         free = (den.abs() if policy == "raw" else den) >= limit
         if policy != "absolute":
             dw += (dden * inverse.sign()).masked_fill_(free, 0.0).sum(-1).mul_(plan.floor)
@@ -164,7 +169,7 @@ def _backward_queries(
         dnum = rows * inverse[..., None]
         dS += phi.mT @ dnum
         dz += (dden[..., None, :] @ phi).squeeze(-2)
-        dphi = _rows_times(torch.cat((dnum, dden[..., None]), dim=-1), sums, features)
+        dphi = rows_times(torch.cat((dnum, dden[..., None]), dim=-1), sums, features)
         dq[:, :, :, here] = pull(dphi).unflatten(2, (group, -1))
     return dq.flatten(1, 2), dS, dz, dw
 
@@ -195,12 +200,7 @@ def _backward_keys(
             dg.add_(dw[..., None]).mul_(scale)
             dvalues.mul_(scale[..., None])
             rows = torch.cat((values * scale[..., None], scale[..., None]), dim=-1)
-        dkeys = pull(_rows_times(rows, dsums, features), dg)
+        dkeys = pull(rows_times(rows, dsums, features), dg)
         dk[:, :, here] = dkeys if hidden is None else dkeys.masked_fill(hidden[..., None], 0.0)
         dv[:, :, here] = dvalues
     return dk, dv
-
-
-def _rows_times(rows: Tensor, matrix: Tensor, features: BlockFeatures) -> Tensor:
-    """rows @ matrix^T with the memory laid out as the kernel's features are."""
-    return (matrix @ rows.mT).mT if features.feature_major else rows @ matrix.mT

@@ -19,7 +19,6 @@ def causal_block(
     policy: str,
     floor: float,
     segments: Tensor | None = None,
-    state_segment: Tensor | None = None,
 ) -> tuple[Tensor, State]:
     """Causal attention over consecutive chunks, from and to a state.
 
@@ -35,15 +34,15 @@ def causal_block(
         state: of the keys before.
         policy: see `flexformer.kernels.Kernel`.
         floor: see `flexformer.kernels.Kernel`.
-        segments: (N,) the sequence each chunk belongs to, where several are packed; they come in order.
-        state_segment: () the sequence `state` belongs to, None for none of them.
+        segments: (N,) the sequence each chunk belongs to, where several are packed; they come in order, and `state`
+            belongs to none of them.
 
     Returns:
         (B, N, H, G * C, D) and the state after the last chunk, in that chunk's segment.
     """
     count, size = phi_k.shape[1], phi_k.shape[3]
     group = phi_q.shape[3] // size
-    S, z, w, m = _states_before(summarise(phi_k, g, v), state, segments, state_segment)
+    S, z, w, m = _states_before(summarise(phi_k, g, v), state, segments)
     # Copies: a view would keep the states of all chunks alive.
     after = [x[:, -1].clone() for x in (S, z, w, m)]
     last = State(after[0], after[1], after[2], after[3], state.length + count * size)
@@ -72,21 +71,17 @@ def causal_block(
     return normalise(num, den, total.expand_as(den), policy, floor), last
 
 
-def _states_before(
-    chunks: State, state: State, segments: Tensor | None, state_segment: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _states_before(chunks: State, state: State, segments: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """S, z, w and m before each of N chunks and after the last one: (B, N + 1, H, ...)."""
     count = chunks.m.shape[1]
     order = torch.arange(count, device=chunks.m.device)
     earlier = torch.arange(count + 1, device=chunks.m.device)[:, None] > order
-    carried = torch.ones(count + 1, dtype=torch.bool, device=chunks.m.device)
+    carry = state.m[:, :, None].expand(-1, -1, count + 1)
     if segments is not None:
-        reader = torch.cat((segments, segments[-1:]))
-        earlier = earlier & (reader[:, None] == segments)
-        carried = reader.eq(-1 if state_segment is None else state_segment)
+        earlier = earlier & (torch.cat((segments, segments[-1:]))[:, None] == segments)
+        carry = torch.full_like(carry, -torch.inf)
 
     logs = chunks.m.mT[:, :, None, :].masked_fill(~earlier, -torch.inf)  # (B, H, N + 1, N)
-    carry = state.m[:, :, None].masked_fill(~carried, -torch.inf)
     m = torch.maximum(logs.amax(-1), carry)
     scale = log_ratio(logs, m[..., None]).exp()
     carry = log_ratio(carry, m).exp().mT  # (B, N + 1, H)

@@ -80,11 +80,6 @@ def join_queries(x: Tensor, group: int) -> Tensor:
     return x.unflatten(3, (group, -1)).permute(0, 2, 3, 1, 4, 5).flatten(3, 4).flatten(1, 2)
 
 
-def join_keys(x: Tensor) -> Tensor:
-    """(B, N, H, C, D) back to (B, H, T, D)."""
-    return x.transpose(1, 2).flatten(2, 3)
-
-
 def hide(g: Tensor | None, hidden: Tensor | None, phi: Tensor) -> Tensor | None:
     """Log-weights (..., H, S) with -inf where keys are masked."""
     if hidden is None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel
+from ..kernels.blocks import BlockFeatures
 from ..kernels.weights import full_precision
 from .state import State
 
@@ -53,3 +54,13 @@ def differentiable_gradients(
         )
     ordered = [next(found) if x.requires_grad else None for x in (*inputs[:6], *parameters)]
     return None, *ordered[:6], None, *ordered[6:]
+
+
+def rows_times(rows: Tensor, matrix: Tensor, features: BlockFeatures) -> Tensor:
+    """rows @ matrix^T with the memory laid out as the kernel's features are."""
+    return (matrix @ rows.mT).mT if features.feature_major else rows @ matrix.mT
+
+
+def exact(out: Tensor, like: Tensor) -> Tensor | None:
+    """The output if it was not rounded to a narrower dtype; else the backward pass must compute it anew."""
+    return out if out.dtype == like.dtype else None

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ..kernels import Kernel
 from .bidirectional import read, summarise
 from .causal import causal_block
-from .chunks import cut, hide, join_queries
+from .chunks import Chunks, cut, hide, join_queries
 from .packed import packed_bidirectional
 from .state import State, merge
 
@@ -65,11 +65,7 @@ def causal(
         key_mask = F.pad(key_mask, (0, fill), value=False)
         positions = None if positions is None else F.pad(positions, (0, fill))
     chunks = cut(q, k, v, kernel, key_mask, positions, size, state.S.dtype)
-    split = (q.shape[0], -1)
-    phi_q = kernel.query_features(chunks.q, chunks.q_positions).unflatten(0, split)
-    phi_k, g = kernel.key_features(chunks.k, chunks.k_positions)
-    phi_k, g = phi_k.unflatten(0, split), None if g is None else g.unflatten(0, split)
-    g = hide(g, chunks.hidden, phi_k)
+    phi_q, phi_k, g = _features(chunks, kernel)
     out, after = causal_block(phi_q, phi_k, g, chunks.v, state, kernel.policy, floor, segments)
     out = join_queries(out, q.shape[1] // kernel.num_heads)[:, :, :rows]
     return out, after._replace(length=state.length + rows)
@@ -89,14 +85,19 @@ def packed(
 ) -> Tensor:
     """Bidirectional attention within sequences of whole chunks, one segment number to a chunk."""
     chunks = cut(q, k, v, kernel, key_mask, positions, size, dtype)
-    split = (q.shape[0], -1)
+    phi_q, phi_k, g = _features(chunks, kernel)
+    assert g is not None  # there is a mask
+    out = packed_bidirectional(phi_q, phi_k, g, chunks.v, segments, kernel.policy, floor)
+    return join_queries(out, q.shape[1] // kernel.num_heads)
+
+
+def _features(chunks: Chunks, kernel: Kernel) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Of queries and of keys, (B, N, H, ...), and the keys' log-weights."""
+    split = chunks.v.shape[:2]
     phi_q = kernel.query_features(chunks.q, chunks.q_positions).unflatten(0, split)
     phi_k, g = kernel.key_features(chunks.k, chunks.k_positions)
     phi_k, g = phi_k.unflatten(0, split), None if g is None else g.unflatten(0, split)
-    g = hide(g, chunks.hidden, phi_k)
-    assert g is not None
-    out = packed_bidirectional(phi_q, phi_k, g, chunks.v, segments, kernel.policy, floor)
-    return join_queries(out, q.shape[1] // kernel.num_heads)
+    return phi_q, phi_k, hide(g, chunks.hidden, phi_k)
 
 
 def _positions(kernel: Kernel, count: int, start: int | Tensor, like: Tensor) -> Tensor | None:
