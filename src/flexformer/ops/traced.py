@@ -68,7 +68,7 @@ def causal(
     phi_q, phi_k, g = _features(chunks, kernel)
     out, after = causal_block(phi_q, phi_k, g, chunks.v, state, kernel.policy, floor, segments)
     out = join_queries(out, q.shape[1] // kernel.num_heads)[:, :, :rows]
-    return out, after._replace(length=state.length + rows)
+    return out, State(after.S, after.z, after.w, after.m, state.length + rows)
 
 
 def packed(
