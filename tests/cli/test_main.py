@@ -235,6 +235,7 @@ def test_interrupt_of_the_process_is_one_line_and_status_130():
     code = """
 import os, signal, threading
 import frame_commands
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background may have it ignored
 def wait() -> None:
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     threading.Event().wait(60)
