@@ -3,11 +3,11 @@
 python scripts/study_floor.py            # run the cells that are missing, then write the tables
 python scripts/study_floor.py --tables   # write the tables from what is there
 
-Three tasks. `recipe`: the byte model of `examples/byte_lm.py` on Python's standard library, with the start and the
+Four tasks. `recipe`: the byte model of `examples/byte_lm.py` on Python's standard library, with the start and the
 policy for signed weights as the paper has them and as they are here. `bytes`: the same model over floors, at contexts
 of 256, 1024 and 4096 bytes. `needle`: among N filler tokens one carries a value, which the model must name at the end,
-so that attention has to single out one key of N. Every cell is a JSON in results/floor/, written when it is finished;
-the tables go to docs/numerics.md.
+so that attention has to single out one key of N. `embeddings`: the byte model with small embeddings. Every cell is a
+JSON in results/floor/, written when it is finished; the tables go to docs/numerics.md.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def run_needle(attention: str, length: int, seed: int, options: dict[str, Any]) 
 
 def run_bytes(attention: str, length: int, seed: int, options: dict[str, Any]) -> dict[str, float]:
     """The byte model at another context, with as many bytes in a step as at 256."""
-    byte_lm.LENGTH, byte_lm.BATCH = length, max(1, 2048 // length)
+    set_context(length)
     torch.manual_seed(seed)
     training, validation = byte_lm.standard_library()
     model = byte_lm.ByteLM(attention, **options)
@@ -136,10 +136,34 @@ def floored(model: Any, tokens: Tensor) -> float:
     return max(shares)
 
 
+def set_context(length: int) -> None:
+    byte_lm.LENGTH, byte_lm.BATCH = length, max(1, 2048 // length)
+
+
 def run_recipe(attention: str, length: int, seed: int, options: dict[str, Any]) -> dict[str, float]:
+    set_context(length)
     torch.manual_seed(seed)
     training, validation = byte_lm.standard_library()
     model = byte_lm.ByteLM(attention, **options)
+    return train_and_validate(model, training, validation, seed)
+
+
+def run_embeddings(attention: str, length: int, seed: int, options: dict[str, Any]) -> dict[str, float]:
+    """Embeddings of standard deviation 0.02, with the module's projections or smaller ones for values and outputs."""
+    set_context(length)
+    torch.manual_seed(seed)
+    training, validation = byte_lm.standard_library()
+    model = byte_lm.ByteLM(attention)
+    nn.init.normal_(model.embedding.weight, std=0.02)
+    nn.init.normal_(model.position.weight, std=0.02)
+    if options["small_projections"]:
+        for block in model.blocks:
+            block.attention.v_proj.reset_parameters()  # torch's own start has a third of Xavier's variance
+            block.attention.o_proj.reset_parameters()
+    return train_and_validate(model, training, validation, seed)
+
+
+def train_and_validate(model: byte_lm.ByteLM, training: Tensor, validation: Tensor, seed: int) -> dict[str, float]:
     norms: list[float] = []
     byte_lm.train(model, training, 400, seed, on_step=lambda step, loss, norm: norms.append(norm))
     return {"loss": byte_lm.validate(model, validation), "largest_gradient": max(norms)}
@@ -153,6 +177,9 @@ def cells() -> Iterator[dict[str, Any]]:
         yield cell("recipe", attention, 256)
     for attention, (label, options) in itertools.product(SPECTRAL, VARIANTS.items()):
         yield cell("recipe", attention, 256, label, **options)
+    for attention, small in itertools.product(("softmax", *SPECTRAL), (False, True)):
+        label = "v_proj and o_proj smaller" if small else "Xavier"
+        yield cell("embeddings", attention, 256, label, small_projections=small)
     for task, length in itertools.product(("bytes", "needle"), LENGTHS):
         yield cell(task, "softmax", length)
         for attention, floor in itertools.product(SPECTRAL, FLOORS):
@@ -166,7 +193,9 @@ def path_of(cell: dict[str, Any]) -> Path:
 
 def run(cell: dict[str, Any]) -> None:
     started = time.perf_counter()
-    runner = {"recipe": run_recipe, "needle": run_needle, "bytes": run_bytes}[cell["task"]]
+    runner = {"recipe": run_recipe, "embeddings": run_embeddings, "needle": run_needle, "bytes": run_bytes}[
+        cell["task"]
+    ]
     metrics = runner(cell["attention"], cell["length"], cell["seed"], cell["options"])
     record = {
         "command": "python scripts/study_floor.py",
@@ -212,6 +241,11 @@ def tables() -> str:
                 metric(c, name) + (f" ({metric(c, 'floored_rows')})" if label and metric(c, name) else "") for c in row
             ]
             text.append(f"| {attention} | {label} | {' | '.join(shown)} |")
+    text += ["", "Validation loss with embeddings of standard deviation 0.02:", ""]
+    text += ["| attention | projections | validation loss, nats per byte |", "|---|---|---|"]
+    for c in everything:
+        if c["task"] == "embeddings":
+            text.append(f"| {c['attention']} | {c['label']} | {metric(c, 'loss')} |")
     return "\n".join(text)
 
 
@@ -230,7 +264,9 @@ def page_with_tables() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", action="store_true", help="only write the tables")
-    parser.add_argument("--task", choices=("recipe", "bytes", "needle"), help="only the cells of this task")
+    parser.add_argument(
+        "--task", choices=("recipe", "embeddings", "bytes", "needle"), help="only the cells of this task"
+    )
     parser.add_argument("--attention", help="only the cells of this attention")
     arguments = parser.parse_args()
     console = Console()

@@ -61,9 +61,13 @@ class SpectralKernel(Kernel):
         require_positive_int("head_dim", head_dim)
         n = head_dim if num_frequencies is None else num_frequencies
         require_positive_int("num_frequencies", n)
-        for argument, flag in (("softmax_start", softmax_start), ("match_tau", match_tau)):
-            require_bool(argument, flag)
-        for argument, flag in (("phase_bias", phase_bias), ("learn_tau", learn_tau)):
+        flags = {
+            "softmax_start": softmax_start,
+            "match_tau": match_tau,
+            "phase_bias": phase_bias,
+            "learn_tau": learn_tau,
+        }
+        for argument, flag in flags.items():
             require_bool(argument, flag)
         if softmax_start and frequency_scale is not None:
             raise ValueError(f"frequency_scale {frequency_scale} cannot go with softmax_start, whose scale is 1")
