@@ -283,3 +283,38 @@ def test_every_real_command_has_help_with_an_example(run, monkeypatch, name):
     assert (status, err) == (0, "")
     assert out.startswith(f"usage: flexformer {name}")
     assert f"example:\n  flexformer {name}" in out
+
+
+@pytest.fixture
+def group(monkeypatch):
+    commands = PRIVATE | {"sing low": ("frame_commands:greet", "hum"), "sing high": ("frame_commands:fail", "shriek")}
+    monkeypatch.setattr(frame, "COMMANDS", commands)
+    monkeypatch.setattr(frame, "GROUPS", {"sing": "make music"})
+
+
+@pytest.mark.parametrize("arguments", [["sing"], ["sing", "--help"], ["sing", "-h"], ["help", "sing"]])
+def test_a_group_lists_its_commands(run, group, arguments):
+    status, out, err = run(*arguments)
+    assert (status, err) == (0, "")
+    assert "Make music." in out
+    assert re.search(r"^  low +hum$", out, re.MULTILINE)
+    assert re.search(r"^  high +shriek$", out, re.MULTILINE)
+
+
+def test_the_overview_shows_a_group_as_one_line(run, group):
+    _, out, _ = run("--help")
+    assert re.search(r"^  sing +make music$", out, re.MULTILINE)
+    assert "shriek" not in out
+
+
+def test_a_command_of_a_group_runs_and_has_its_own_help(run, group):
+    assert run("sing", "low", "Ada")[0] == 0
+    for arguments in (["sing", "low", "--help"], ["help", "sing", "low"]):
+        status, out, _ = run(*arguments)
+        assert status == 0
+        assert "usage: flexformer sing low" in out
+
+
+def test_an_unknown_command_of_a_group_is_a_usage_error_with_a_hint(run, group):
+    assert run("sing", "lo")[::2] == (2, "flexformer sing: error: unknown command 'lo'; did you mean 'low'?\n")
+    assert "flexformer sing --help lists what there is" in run("sing", "zzz")[2]

@@ -2,7 +2,8 @@
 
 A sub-command is a typed function and an entry in `COMMANDS`. Its signature is its options, its docstring is
 its help, and what it returns, an int or None, is the exit status. Nothing of it is imported before it is
-asked for, so that `flexformer --help` is immediate.
+asked for, so that `flexformer --help` is immediate. A name of two words, such as "bench decode", belongs to a
+group, which has a line of its own in `GROUPS`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("flexformer.cli.doctor:doctor", "check on this machine that attention is right in every form"),
 }
+
+GROUPS: dict[str, str] = {}
 
 EXTRAS = {
     "accelerate": "hf",
@@ -53,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's own) and return the exit status."""
     arguments, debug = _take_debug(sys.argv[1:] if argv is None else argv)
     name, arguments = _choose(arguments)
-    program = f"flexformer {name}" if name in COMMANDS else "flexformer"
+    program = f"flexformer {name}" if name in COMMANDS or name in GROUPS else "flexformer"
     try:
         status = _run(name, arguments)
         sys.stdout.flush()  # here, because a full disk or a closed pipe may show only now
@@ -105,8 +108,9 @@ def _choose(arguments: list[str]) -> tuple[str, list[str]]:
     if not arguments or arguments == ["help"]:
         return "--help", []
     if arguments[0] == "help":
-        return arguments[1], ["--help"]
-    return arguments[0], arguments[1:]
+        arguments = [*arguments[1:], "--help"]
+    words = 2 if " ".join(arguments[:2]) in COMMANDS else 1
+    return " ".join(arguments[:words]), arguments[words:]
 
 
 def _run(name: str, arguments: list[str]) -> int:
@@ -116,9 +120,16 @@ def _run(name: str, arguments: list[str]) -> int:
     if name in ("-V", "--version"):
         print(f"flexformer {__version__}")
         return 0
+    if name in GROUPS:
+        if not arguments or arguments[0] in ("-h", "--help"):
+            print(_group_overview(name))
+            return 0
+        members = [command.partition(" ")[2] for command in _members(name)]
+        hint = closest(arguments[0], members) or f"; flexformer {name} --help lists what there is"
+        raise UsageError(f"unknown command {arguments[0]!r}{hint}")
     if name not in COMMANDS:
         kind = "option" if name.startswith("-") else "command"
-        hint = closest(name, COMMANDS) or "; flexformer --help lists what there is"
+        hint = closest(name, [*COMMANDS, *GROUPS]) or "; flexformer --help lists what there is"
         raise UsageError(f"unknown {kind} {name!r}{hint}")
 
     from flexformer.cli.arguments import parse
@@ -132,9 +143,31 @@ def _run(name: str, arguments: list[str]) -> int:
     return int(function(**options) or 0)
 
 
+def _members(group: str) -> list[str]:
+    return [name for name in COMMANDS if name.startswith(f"{group} ")]
+
+
+def _group_overview(group: str) -> str:
+    members = _members(group)
+    width = max(len(name) for name in members) - len(group) - 1
+    return "\n".join(
+        [
+            f"usage: flexformer {group} COMMAND [options]",
+            "",
+            f"{GROUPS[group][0].upper()}{GROUPS[group][1:]}.",
+            "",
+            "commands:",
+            *(f"  {name[len(group) + 1 :]:<{width}}  {COMMANDS[name][1]}" for name in members),
+            "",
+            f"flexformer {group} COMMAND --help shows the options of one, with an example.",
+        ]
+    )
+
+
 def _overview() -> str:
-    width = max(map(len, [*COMMANDS, "help"]))
-    commands = [f"  {name:<{width}}  {help}" for name, (_, help) in COMMANDS.items()]
+    entries = {name: help for name, (_, help) in COMMANDS.items() if " " not in name} | GROUPS
+    width = max(map(len, [*entries, "help"]))
+    commands = [f"  {name:<{width}}  {help}" for name, help in entries.items()]
     return "\n".join(
         [
             "usage: flexformer COMMAND [options]",
