@@ -14,6 +14,7 @@ from .blocks import BlockFeatures
 from .policy import POLICIES
 from .statistics import KernelStatistics, kernel_statistics
 from .weights import at_least_float32
+from .workspace import Workspace
 
 # Phases of larger inputs carry no information in float32, and their squares still fit it.
 LARGEST_INPUT = 1e12
@@ -76,9 +77,9 @@ class Kernel(nn.Module):
         """phi_k and g: (B, H, S, D) -> (B, H, S, F) and (B, H, S), or None where g is zero everywhere."""
         raise NotImplementedError
 
-    def blocks(self, dtype: torch.dtype) -> BlockFeatures:
-        """Features block by block with their gradients, for one pass over a sequence."""
-        return BlockFeatures(self, dtype)
+    def blocks(self, batch: int, workspace: Workspace) -> BlockFeatures:
+        """Features block by block with their gradients, for one pass over a batch of sequences."""
+        return BlockFeatures(self, batch, workspace)
 
     def trained_parameters(self) -> list[Tensor]:
         """Those that need a gradient, in the order of `parameters()`."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .workspace import Workspace
+
 if TYPE_CHECKING:
     from .base import Kernel
 
@@ -20,41 +22,55 @@ class BlockFeatures:
 
     The forward pass asks for `query` and `key`. The backward pass asks for `query_vjp` and `key_vjp`, which also give
     a function from the gradients of the features to that of the input; gradients of parameters are summed on the way.
-    Inputs are (B, H, T, D) in `dtype`, positions broadcast to (B, H, T). A kernel with a faster way overrides
-    `Kernel.blocks`.
+    Batch and heads are one dimension here: inputs are (B * H, T, D) in the workspace's dtype and within
+    `LARGEST_INPUT`, features (B * H, T, F); positions broadcast to (B, H, T). What is returned may live in the
+    workspace and lasts until the same is asked for again; a gradient given to such a function may be overwritten, and
+    with it the features it belongs to. A kernel with a faster way overrides `Kernel.blocks`.
 
     Args:
         kernel: whose features they are.
-        dtype: to compute in.
+        batch: the largest B.
+        workspace: to compute in.
     """
 
     feature_major = False
     """Whether features lie in memory as (F, T) rather than (T, F), as their shape says."""
 
-    def __init__(self, kernel: Kernel, dtype: torch.dtype) -> None:
-        self.kernel = kernel
+    scale = 1.0
+    """What features are to be multiplied by. It cancels for queries, and keys have narrower tensors to put it into."""
+
+    def __init__(self, kernel: Kernel, batch: int, workspace: Workspace) -> None:
+        self.kernel, self.workspace = kernel, workspace
         self.parameters = kernel.trained_parameters()
-        self.sums = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, dtype)) for p in self.parameters]
+        self.sums = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, workspace.dtype)) for p in self.parameters]
 
     def query(self, x: Tensor, positions: Tensor | None) -> Tensor:
-        return self.kernel.query_features(x, positions)
+        return self.kernel.query_features(self._by_head(x), positions).flatten(0, 1)
 
     def key(self, x: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        return self.kernel.key_features(x, positions)
+        phi, g = self.kernel.key_features(self._by_head(x), positions)
+        return phi.flatten(0, 1), None if g is None else g.flatten(0, 1)
 
     def query_vjp(self, x: Tensor, positions: Tensor | None) -> tuple[Tensor, QueryPullback]:
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
-            phi = self.kernel.query_features(leaf, positions)
+            phi = self.query(leaf, positions)
         return phi.detach(), lambda dphi: self._pull(leaf, [(phi, dphi)])
 
     def key_vjp(self, x: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor | None, KeyPullback]:
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
-            phi, g = self.kernel.key_features(leaf, positions)
+            phi, g = self.key(leaf, positions)
         if g is None:
             return phi.detach(), None, lambda dphi, dg: self._pull(leaf, [(phi, dphi)])
         return phi.detach(), g.detach(), lambda dphi, dg: self._pull(leaf, [(phi, dphi), (g, dg)])
+
+    def parameter_gradients(self) -> list[Tensor]:
+        """Those summed so far, in the order of `Kernel.trained_parameters`."""
+        return [total.to(p.dtype) for total, p in zip(self.sums, self.parameters, strict=True)]
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        return x.unflatten(0, (-1, self.kernel.num_heads))
 
     def _pull(self, leaf: Tensor, outputs: list[tuple[Tensor, Tensor | None]]) -> Tensor:
         outputs = [(x, d) for x, d in outputs if x.requires_grad]
@@ -65,7 +81,3 @@ class BlockFeatures:
             if gradient is not None:
                 total += gradient
         return torch.zeros_like(leaf) if dx is None else dx
-
-    def parameter_gradients(self) -> list[Tensor]:
-        """Those summed so far, in the order of `Kernel.trained_parameters`."""
-        return [total.to(p.dtype) for total, p in zip(self.sums, self.parameters, strict=True)]

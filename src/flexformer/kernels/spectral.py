@@ -12,6 +12,7 @@ from .base import Kernel, bounded, per_head, require_bool, require_positive, req
 from .blocks import BlockFeatures
 from .registry import register
 from .spectral_blocks import NonstationaryBlocks, StationaryBlocks
+from .workspace import Workspace
 
 DEFAULT_FLOORS = {"floor": 0.01, "raw": 1e-4}
 FREQUENCY_SCALE = 0.25
@@ -173,8 +174,8 @@ class StationaryKernel(SpectralKernel):
         angle = self._angles(x, per_head(self.waves(), x))
         return (torch.cat((angle.cos(), angle.sin()), dim=-2) * self.num_frequencies**-0.5).mT
 
-    def blocks(self, dtype: torch.dtype) -> BlockFeatures:
-        return StationaryBlocks(self, dtype)
+    def blocks(self, batch: int, workspace: Workspace) -> BlockFeatures:
+        return StationaryBlocks(self, batch, workspace)
 
     def unmix(self, names: tuple[str, ...], gradient: Tensor) -> dict[str, Tensor]:
         return {names[0]: gradient}
@@ -231,8 +232,8 @@ class NonstationaryKernel(SpectralKernel):
         envelope = b.cos() * self.num_frequencies**-0.5
         return torch.cat((a.cos() * envelope, a.sin() * envelope), dim=-2).mT
 
-    def blocks(self, dtype: torch.dtype) -> BlockFeatures:
-        return NonstationaryBlocks(self, dtype)
+    def blocks(self, batch: int, workspace: Workspace) -> BlockFeatures:
+        return NonstationaryBlocks(self, batch, workspace)
 
     def unmix(self, names: tuple[str, ...], gradient: Tensor) -> dict[str, Tensor]:
         a, b = gradient.chunk(2, dim=1)

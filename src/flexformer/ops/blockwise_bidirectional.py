@@ -11,9 +11,10 @@ from ..kernels import Kernel
 from ..kernels.blocks import BlockFeatures
 from ..kernels.policy import denominator_limit, guarded
 from ..kernels.weights import full_precision
+from ..kernels.workspace import Workspace
 from . import traced
 from .chunks import hide
-from .recompute import block_length, blocks, differentiable_gradients, exact, rows_times
+from .recompute import block_length, blocks, bounded_into, differentiable_gradients, exact, put, take, times_features
 from .state import State, log_ratio
 
 
@@ -42,18 +43,62 @@ class Plan(NamedTuple):
     key_start: Tensor | int
     block: int
 
-    def keys(self, k: Tensor, v: Tensor, here: slice, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Keys and values of a block, masked ones made harmless, and which these are, (B, 1, t)."""
-        k, v = k[:, :, here].to(dtype), v[:, :, here].to(dtype)
-        if self.key_mask is None:
-            return k, v, None
-        hidden = ~self.key_mask[:, None, here]
-        return k.masked_fill(hidden[..., None], 0.0), v.masked_fill(hidden[..., None], 0.0), hidden
+    def features(self, q: Tensor, dtype: torch.dtype) -> BlockFeatures:
+        return self.kernel.blocks(q.shape[0], Workspace(dtype, q.device))
 
-    def positions(self, here: slice, start: int | Tensor, group: int, like: Tensor) -> Tensor | None:
+    def queries(self, q: Tensor, here: slice, workspace: Workspace) -> tuple[Tensor, Tensor | None]:
+        """Queries of a block, (B * H, G * t, D), and their positions."""
+        group = q.shape[1] // self.kernel.num_heads
+        rows = self._bounded(q, here, workspace("queries", q.shape[0], q.shape[1], here.stop - here.start, q.shape[3]))
+        return rows, self._positions(here, self.query_start, group, q)
+
+    def keys(
+        self, k: Tensor, v: Tensor, here: slice, workspace: Workspace
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Keys and values of a block, (B * H, t, D), masked ones made harmless, positions, and which are masked."""
+        heads = self.kernel.num_heads
+        keys = self._bounded(k, here, workspace("keys", *k.shape[:2], here.stop - here.start, k.shape[3]))
+        values = take(v, here, heads, workspace, "values")
+        positions = self._positions(here, self.key_start, 1, k)
+        if self.key_mask is None:
+            return keys, values, positions, None
+        hidden = (~self.key_mask[:, None, here]).expand(-1, heads, -1).flatten(0, 1)
+        blank = hidden[..., None]
+        return keys.masked_fill_(blank, 0.0), values.masked_fill(blank, 0.0), positions, hidden
+
+    def _bounded(self, x: Tensor, here: slice, out: Tensor) -> Tensor:
+        """Tokens `here` of (B, G * H, T, D) as (B * H, G * t, D)."""
+        bounded_into(x[:, :, here], out)
+        return out.view(x.shape[0] * self.kernel.num_heads, -1, x.shape[3])
+
+    def _positions(self, here: slice, start: int | Tensor, group: int, like: Tensor) -> Tensor | None:
         if not self.kernel.uses_positions:
             return None
         return (torch.arange(here.start, here.stop, device=like.device) + start).repeat(group)
+
+
+class Sums(NamedTuple):
+    """A state with batch and heads as one dimension, N = B * H; or the gradient of one, without `m`."""
+
+    S: Tensor
+    """(N, F, D)"""
+    z: Tensor
+    """(N, 1, F)"""
+    w: Tensor
+    """(N, 1)"""
+    m: Tensor
+    """(N, 1)"""
+
+    @classmethod
+    def of(cls, S: Tensor, z: Tensor, w: Tensor, m: Tensor) -> Sums:
+        """A copy, to be added to."""
+        flat = (x.flatten(0, 1).clone(memory_format=torch.contiguous_format) for x in (S, z, w, m))
+        S, z, w, m = flat
+        return cls(S, z[:, None], w[:, None], m[:, None])
+
+    def split(self, heads: int) -> tuple[Tensor, ...]:
+        flat = (self.S, self.z[:, 0], self.w[:, 0], self.m[:, 0])
+        return tuple(x.unflatten(0, (-1, heads)) for x in flat)
 
 
 class Bidirectional(torch.autograd.Function):
@@ -74,23 +119,21 @@ class Bidirectional(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         kernel = plan.kernel
         ctx.plan, ctx.buffers = plan, dict(kernel.named_buffers())
-        features = kernel.blocks(S.dtype)
-        state = _fold_keys(plan, features, k, v, State(S, z, w, m))
-        grouped = q.unflatten(1, (kernel.num_heads, -1))  # (B, H, G, T, D)
-        group = grouped.shape[2]
-        limit = denominator_limit(state.w, kernel.policy, plan.floor)[..., None]
-        out = torch.empty(*grouped.shape[:4], v.shape[3], dtype=v.dtype, device=v.device)
+        features = plan.features(q, S.dtype)
+        workspace = features.workspace
+        sums = _fold_keys(plan, features, k, v, Sums.of(S, z, w, m))
+        limit = denominator_limit(sums.w, kernel.policy, plan.floor / features.scale)
+        out = v.new_empty(*q.shape[:3], v.shape[3])
         for here in blocks(q.shape[2], plan.block):
-            x = grouped[:, :, :, here].flatten(2, 3).to(S.dtype)
-            phi = features.query(x, plan.positions(here, plan.query_start, group, q))
-            den = (state.z[..., None, :] @ phi.mT).squeeze(-2)
+            phi = features.query(*plan.queries(q, here, workspace))
+            den = torch.bmm(sums.z, phi.mT)[:, 0]
             inverse = guarded(den, limit, kernel.policy).reciprocal_()
-            rows = (phi @ state.S).mul_(inverse[..., None])
-            out[:, :, :, here] = rows.unflatten(2, (group, -1))
-        out = out.flatten(1, 2)
-        ctx.save_for_backward(q, k, v, exact(out, S), *state[:4], S, z, w, m, *parameters)
-        ctx.mark_non_differentiable(state.m)
-        return out, state.S, state.z, state.w, state.m
+            rows = torch.bmm(phi, sums.S, out=workspace("rows", *phi.shape[:2], v.shape[3]))
+            put(rows.mul_(inverse[..., None]), out, here)
+        after = sums.split(kernel.num_heads)
+        ctx.save_for_backward(q, k, v, exact(out, workspace), *after, S, z, w, m, *parameters)
+        ctx.mark_non_differentiable(after[3])
+        return out, *after
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor, dS: Tensor, dz: Tensor, dw: Tensor, _: Tensor) -> tuple[Any, ...]:
@@ -103,104 +146,102 @@ class Bidirectional(torch.autograd.Function):
                 return traced.bidirectional(q, k, v, plan.kernel, plan.key_mask, state, plan.floor, plan.query_start)
 
             return differentiable_gradients(ctx, again, (q, k, v, *before), ctx.saved_tensors[12:], (dout, dS, dz, dw))
-        state = State(S, z, w, m)
+        sums, dsums = Sums.of(S, z, w, m), Sums.of(dS, dz, dw, m)
         with plan.kernel.holding(ctx.buffers), full_precision(q):
-            features = plan.kernel.blocks(S.dtype)
-            dq, dS, dz, dw = _backward_queries(plan, features, q, out, dout, state, (dS, dz, dw))
-            dk, dv = _backward_keys(plan, features, k, v, m, (dS, dz, dw))
+            features = plan.features(q, S.dtype)
+            dq = _backward_queries(plan, features, (q, out, dout), sums, dsums)
+            dk, dv = _backward_keys(plan, features, k, v, dsums)
+        dS, dz, dw, _ = dsums.split(plan.kernel.num_heads)
         entry = log_ratio(before[3], m).exp()
         dS, dz, dw = dS * entry[..., None, None], dz * entry[..., None], dw * entry
         return None, dq, dk, dv, dS, dz, dw, None, *features.parameter_gradients()
 
 
-def _fold_keys(plan: Plan, features: BlockFeatures, k: Tensor, v: Tensor, state: State) -> State:
-    """The state after all keys."""
-    S, z, w, m = state.S, state.z, state.w, state.m
+def _fold_keys(plan: Plan, features: BlockFeatures, k: Tensor, v: Tensor, sums: Sums) -> Sums:
+    """Add all keys to `sums`, in place."""
+    S, z, w, m = sums
+    workspace = features.workspace
     for here in blocks(k.shape[2], plan.block):
-        keys, values, hidden = plan.keys(k, v, here, S.dtype)
-        phi, g = features.key(keys, plan.positions(here, plan.key_start, 1, k))
+        keys, values, positions, hidden = plan.keys(k, v, here, workspace)
+        phi, g = features.key(keys, positions)
         g = hide(g, hidden, phi)
-        if g is None:
-            largest, scale = m.clamp_min(0.0), phi.new_ones(phi.shape[:3])
-        else:
-            largest = torch.maximum(m, g.amax(-1))
-            scale = log_ratio(g, largest[..., None]).exp_()
-            values = values * scale[..., None]
+        largest = m.clamp_min(0.0) if g is None else torch.maximum(m, g.amax(-1, keepdim=True))
         before = log_ratio(m, largest).exp_()
-        S = torch.addcmul(phi.mT @ values, S, before[..., None, None])
-        z = torch.addcmul((scale[..., None, :] @ phi).squeeze(-2), z, before[..., None])
-        w, m = w * before + scale.sum(-1), largest
-    return State(*(x.clone() if x is y else x for x, y in zip((S, z, w, m), state[:4], strict=True)))
+        weight = values.new_ones(values.shape[:2]) if g is None else log_ratio(g, largest).exp_()
+        w.mul_(before).add_(weight.sum(-1, keepdim=True))
+        scale = weight.mul_(features.scale)
+        if g is not None or features.scale != 1.0:
+            values = torch.mul(values, scale[..., None], out=workspace("scaled values", *values.shape))
+        S.mul_(before[..., None]).baddbmm_(phi.mT, values)
+        z.mul_(before[..., None]).baddbmm_(scale[:, None], phi)
+        m.copy_(largest)
+    return sums
 
 
 def _backward_queries(
     plan: Plan,
     features: BlockFeatures,
-    q: Tensor,
-    out: Tensor | None,
-    dout: Tensor,
-    state: State,
-    gradients: tuple[Tensor, Tensor, Tensor],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradient of queries, and those of S, z and w with what the queries add to them."""
-    policy, heads = plan.kernel.policy, plan.kernel.num_heads
-    grouped, gdout = (x.unflatten(1, (heads, -1)) for x in (q, dout))
-    gout = None if out is None else out.unflatten(1, (heads, -1))
-    group = grouped.shape[2]
-    limit = denominator_limit(state.w, policy, plan.floor)[..., None]
-    sums = torch.cat((state.S, state.z[..., None]), dim=-1)
-    dq = torch.empty_like(grouped)
-    dS, dz, dw = (x.clone() for x in gradients)
+    rows: tuple[Tensor, Tensor | None, Tensor],
+    sums: Sums,
+    dsums: Sums,
+) -> Tensor:
+    """The gradient of queries; what they add to that of the state is added to `dsums`. Rows are q, out and dout."""
+    q, out, dout = rows
+    workspace = features.workspace
+    policy, heads, width = plan.kernel.policy, plan.kernel.num_heads, dout.shape[3]
+    floor = plan.floor / features.scale
+    limit = denominator_limit(sums.w, policy, floor)
+    columns = torch.cat((sums.S, sums.z.mT), dim=-1)
+    dq = torch.empty_like(q, memory_format=torch.contiguous_format)
     for here in blocks(q.shape[2], plan.block):
-        x = grouped[:, :, :, here].flatten(2, 3).to(dS.dtype)
-        phi, pull = features.query_vjp(x, plan.positions(here, plan.query_start, group, q))
-        rows = gdout[:, :, :, here].flatten(2, 3).to(dS.dtype)
-        den = (state.z[..., None, :] @ phi.mT).squeeze(-2)
+        phi, pull = features.query_vjp(*plan.queries(q, here, workspace))
+        do = take(dout, here, heads, workspace, "output gradients")
+        den = torch.bmm(sums.z, phi.mT)[:, 0]
         inverse = guarded(den, limit, policy).reciprocal_()
-        if gout is None:
-            given = (phi @ state.S).mul_(inverse[..., None])
+        product = workspace("rows", *do.shape)
+        if out is None:
+            given = torch.bmm(phi, sums.S, out=product).mul_(inverse[..., None])
         else:
-            given = gout[:, :, :, here].flatten(2, 3)
-        dden = (rows * given).sum(-1).mul_(inverse).neg_()
+            given = take(out, here, heads, workspace, "outputs")
+        dden = torch.mul(do, given, out=product).sum(-1).mul_(inverse).neg_()
         free = (den.abs() if policy == "raw" else den) >= limit
         if policy != "absolute":
-            dw += (dden * inverse.sign()).masked_fill_(free, 0.0).sum(-1).mul_(plan.floor)
-        dden = dden * free
-        dnum = rows * inverse[..., None]
-        dS += phi.mT @ dnum
-        dz += (dden[..., None, :] @ phi).squeeze(-2)
-        dphi = rows_times(torch.cat((dnum, dden[..., None]), dim=-1), sums, features)
-        dq[:, :, :, here] = pull(dphi).unflatten(2, (group, -1))
-    return dq.flatten(1, 2), dS, dz, dw
+            dsums.w.add_((dden * inverse.sign()).masked_fill_(free, 0.0).sum(-1, keepdim=True), alpha=floor)
+        dden *= free
+        dcolumns = workspace("columns", *do.shape[:2], width + 1)
+        dnum = torch.mul(do, inverse[..., None], out=dcolumns[..., :width])
+        dcolumns[..., width] = dden
+        dsums.S.baddbmm_(phi.mT, dnum)
+        dsums.z.baddbmm_(dden[:, None], phi)
+        put(pull(times_features(dcolumns, columns, features, workspace, "feature gradients")), dq, here)
+    return dq
 
 
-def _backward_keys(
-    plan: Plan,
-    features: BlockFeatures,
-    k: Tensor,
-    v: Tensor,
-    m: Tensor,
-    gradients: tuple[Tensor, Tensor, Tensor],
-) -> tuple[Tensor, Tensor]:
-    """The gradients of keys and values from those of the state after them."""
-    dS, dz, dw = gradients
-    dsums = torch.cat((dS, dz[..., None]), dim=-1)
-    dk, dv = torch.empty_like(k), torch.empty_like(v)
+def _backward_keys(plan: Plan, features: BlockFeatures, k: Tensor, v: Tensor, dsums: Sums) -> tuple[Tensor, Tensor]:
+    """The gradients of keys and values from those of the state after them, whose `m` is `dsums.m`."""
+    dS, dz, dw, m = dsums
+    workspace = features.workspace
+    width = v.shape[3]
+    columns = torch.cat((dS, dz.mT), dim=-1)
+    dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k, v))
     for here in blocks(k.shape[2], plan.block):
-        keys, values, hidden = plan.keys(k, v, here, dS.dtype)
-        phi, g, pull = features.key_vjp(keys, plan.positions(here, plan.key_start, 1, k))
+        keys, values, positions, hidden = plan.keys(k, v, here, workspace)
+        phi, g, pull = features.key_vjp(keys, positions)
         g = hide(g, hidden, phi)
-        dvalues = phi @ dS
-        if g is None:
-            dg, rows = None, torch.cat((values, values.new_ones(*values.shape[:3], 1)), dim=-1)
-        else:
-            scale = log_ratio(g, m[..., None]).exp_()
-            dg = (dvalues * values).sum(-1)
-            dg += (dz[..., None, :] @ phi.mT).squeeze(-2)
-            dg.add_(dw[..., None]).mul_(scale)
-            dvalues.mul_(scale[..., None])
-            rows = torch.cat((values * scale[..., None], scale[..., None]), dim=-1)
-        dkeys = pull(rows_times(rows, dsums, features), dg)
-        dk[:, :, here] = dkeys if hidden is None else dkeys.masked_fill(hidden[..., None], 0.0)
-        dv[:, :, here] = dvalues
+        dvalues = torch.bmm(phi, dS, out=workspace("rows", *values.shape))
+        rows = workspace("columns", *values.shape[:2], width + 1)
+        weight = values.new_ones(values.shape[:2]) if g is None else log_ratio(g, m).exp_()
+        scale = weight * features.scale
+        torch.mul(values, scale[..., None], out=rows[..., :width])
+        rows[..., width] = scale
+        dg = None
+        if g is not None:
+            dg = torch.mul(dvalues, values, out=workspace("products", *values.shape)).sum(-1)
+            dg.add_(torch.bmm(dz, phi.mT)[:, 0]).mul_(scale).addcmul_(weight, dw)
+        dvalues.mul_(scale[..., None])
+        dkeys = pull(times_features(rows, columns, features, workspace, "feature gradients"), dg)
+        if hidden is not None:
+            dkeys = dkeys.masked_fill(hidden[..., None], 0.0)
+        put(dkeys, dk, here)
+        put(dvalues, dv, here)
     return dk, dv

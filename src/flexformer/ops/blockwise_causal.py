@@ -1,8 +1,10 @@
 """Causal attention block by block, with a backward pass of its own.
 
-A block is several chunks. Their features are computed together, then chunk after chunk reads the state, forms its own
-pairs and adds its keys to the state; the backward pass goes through the chunks in reverse. See `ops.causal` for the
-same in plain tensor operations.
+A block is several chunks. Chunks join the batch, chunks first, so that all of a block is computed together; only the
+state goes from chunk to chunk, and its gradient back. Sums of weights are treated as one more column of values, which
+holds ones: a state's z is then the last column of its S. See `ops.causal` for the same in plain tensor operations.
+
+Shapes: n chunks of C tokens to a block, N = B * H key heads with G query heads each, and M = n * N.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from ..kernels import Kernel
 from ..kernels.blocks import BlockFeatures
 from ..kernels.policy import denominator_limit, guarded
 from ..kernels.weights import full_precision
+from ..kernels.workspace import Workspace
 from . import traced
-from .chunks import hide
-from .recompute import block_length, differentiable_gradients, exact, rows_times
-from .state import State, log_ratio
+from .causal_weights import Weights, weigh
+from .recompute import block_length, bounded_into, differentiable_gradients, exact, times_features
+from .state import State
 
 
 def blockwise_causal(
@@ -42,42 +45,26 @@ def blockwise_causal(
 
 
 class Block(NamedTuple):
-    """N chunks of C tokens, G query heads to a key head, in the dtype to compute in."""
+    """Inputs of a block in the dtype to compute in."""
 
     here: slice
     chunks: int
     size: int
     q: Tensor
-    """(B, H, N * G * C, D)"""
+    """(M, G * C, D)"""
     k: Tensor
-    """(B, H, N * C, D), zero where masked."""
+    """(M, C, D), zero where masked."""
     v: Tensor
-    """(B, H, N * C, D), zero where masked."""
+    """(M, C, D + 1), zero where masked; the last column holds ones. All times the scale of features."""
     hidden: Tensor | None
-    """(B, 1, N * C) bool"""
-    q_positions: Tensor | None
-    k_positions: Tensor | None
+    """(M, C) bool"""
+    positions: Tensor | None
+    """(n * B, 1, C)"""
     fresh: Tensor | None
-    """(N,) bool, True where a chunk does not see what came before it; None: nowhere."""
+    """(n,) bool, True where a chunk does not see what came before it; None: nowhere."""
 
-
-class Weights(NamedTuple):
-    """How much keys weigh for rows and states, in units of the most that each of them sees."""
-
-    inside: Tensor
-    """(B, H, N, C, C): e^{g_j - m_i} for the keys of row i's own chunk up to i, else zero."""
-    entry: Tensor
-    """(B, H, N, C): what the state before the chunk is multiplied by for row i."""
-    keys: list[Tensor]
-    """Per chunk (B, H, C): e^{g_j - m} in the state after it."""
-    carry: list[Tensor]
-    """Per chunk (B, H): what the state before it is multiplied by in the state after it."""
-    total: Tensor
-    """(B, H, N, C): each row's sum over all keys it sees."""
-    w: Tensor
-    """(B, H): the sum of weights in the state after the block."""
-    m: Tensor
-    """(B, H): the largest log-weight up to there."""
+    def q_positions(self) -> Tensor | None:
+        return None if self.positions is None else self.positions.repeat(1, 1, self.q.shape[1] // self.size)
 
 
 class Plan(NamedTuple):
@@ -91,59 +78,55 @@ class Plan(NamedTuple):
     block: int
     segments: Tensor | None
 
-    def blocks(self, q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, backwards: bool = False) -> Iterator[Block]:
+    def features(self, q: Tensor, dtype: torch.dtype) -> BlockFeatures:
+        chunks = max(1, min(self.block, q.shape[2]) // self.size)
+        return self.kernel.blocks(chunks * q.shape[0], Workspace(dtype, q.device))
+
+    def blocks(
+        self, q: Tensor, k: Tensor, v: Tensor, features: BlockFeatures, backwards: bool = False
+    ) -> Iterator[Block]:
         rows = q.shape[2]
         whole = rows - rows % self.size
         pieces = [(slice(i, min(i + self.block, whole)), self.size) for i in range(0, whole, self.block)]
         if whole < rows:  # what is left over is a chunk of its own
             pieces.append((slice(whole, rows), rows - whole))
         for here, size in reversed(pieces) if backwards else pieces:
-            yield self._block(q, k, v, here, size, dtype)
+            yield self._block(q, k, v, here, size, features)
 
-    def _block(self, q: Tensor, k: Tensor, v: Tensor, here: slice, size: int, dtype: torch.dtype) -> Block:
+    def _block(self, q: Tensor, k: Tensor, v: Tensor, here: slice, size: int, features: BlockFeatures) -> Block:
+        workspace, scale = features.workspace, features.scale
         heads, count = self.kernel.num_heads, (here.stop - here.start) // size
-        x = q[:, :, here].to(dtype).unflatten(1, (heads, -1)).unflatten(3, (count, size)).transpose(2, 3)
-        k, v, hidden = k[:, :, here].to(dtype), v[:, :, here].to(dtype), None
+        keys = workspace("keys", count * k.shape[0] * heads, size, k.shape[3])
+        bounded_into(self.part(k, here, count), self.by_chunk(keys, k, count))
+        values = workspace("values", *keys.shape[:2], v.shape[3] + 1)
+        torch.mul(self.part(v, here, count), scale, out=self.by_chunk(values[..., :-1], v, count))
+        values[..., -1] = scale
+        hidden = positions = fresh = None
         if self.key_mask is not None:
-            hidden = ~self.key_mask[:, None, here]
-            k, v = k.masked_fill(hidden[..., None], 0.0), v.masked_fill(hidden[..., None], 0.0)
-        q_positions = k_positions = None
+            hidden = ~self.key_mask[:, None, here].unflatten(2, (count, size)).permute(2, 0, 1, 3)
+            hidden = hidden.expand(-1, -1, heads, -1).flatten(0, 2)
+            keys.masked_fill_(hidden[..., None], 0.0)
+            values[..., :-1].masked_fill_(hidden[..., None], 0.0)
         if self.positions is not None:
-            k_positions = self.positions[here]
-            q_positions = k_positions.unflatten(0, (count, 1, size)).expand(-1, x.shape[3], -1).flatten()
-        fresh = None
+            positions = self.positions[here].unflatten(0, (count, 1, size)).repeat_interleave(q.shape[0], dim=0)
         if self.segments is not None:
             first = here.start // self.size
             own = self.segments[first : first + count]
             before = self.segments[first - 1 : first + count - 1] if first else own.roll(1)
             fresh = own != before
-        return Block(here, count, size, x.flatten(2, 4), k, v, hidden, q_positions, k_positions, fresh)
+        rows = workspace("queries", keys.shape[0], q.shape[1] // heads * size, q.shape[3])
+        bounded_into(self.part(q, here, count), self.by_chunk(rows, q, count))
+        return Block(here, count, size, rows, keys, values, hidden, positions, fresh)
 
+    def part(self, x: Tensor, here: slice, chunks: int) -> Tensor:
+        """Tokens `here` of (B, H * G, T, D) as (n, B, H, G, C, D)."""
+        part = x[:, :, here].unflatten(1, (self.kernel.num_heads, -1)).unflatten(3, (chunks, -1))
+        return part.permute(3, 0, 1, 2, 4, 5)
 
-def weigh(g: Tensor | None, block: Block, w: Tensor, m: Tensor) -> Weights:
-    """The weights of a block's keys, whose log-weights are `g` (B, H, N * C), after a state with `w` and `m`."""
-    g = block.v.new_zeros(block.v.shape[:3]) if g is None else g
-    g = hide(g, block.hidden, block.v)
-    assert g is not None
-    g = g.unflatten(2, (block.chunks, block.size))
-    largest = g.amax(-1)
-    before, sums_before, keys, carry = [], [], [], []
-    for c in range(block.chunks):
-        if block.fresh is not None:
-            m, w = m.masked_fill(block.fresh[c], -torch.inf), w.masked_fill(block.fresh[c], 0.0)
-        before.append(m)
-        sums_before.append(w)
-        m = torch.maximum(m, largest[:, :, c])
-        carry.append(log_ratio(before[c], m).exp())
-        keys.append(log_ratio(g[:, :, c], m[..., None]).exp_())
-        w = w * carry[c] + keys[c].sum(-1)
-    entering = torch.stack(before, dim=2)[..., None]
-    rows = torch.maximum(g.cummax(-1).values, entering)
-    order = torch.arange(block.size, device=g.device)
-    inside = log_ratio(g[..., None, :], rows[..., None]).exp_().masked_fill_(order[:, None] < order, 0.0)
-    entry = log_ratio(entering, rows).exp_()
-    total = inside.sum(-1) + torch.stack(sums_before, dim=2)[..., None] * entry
-    return Weights(inside, entry, keys, carry, total, w, m)
+    def by_chunk(self, rows: Tensor, x: Tensor, chunks: int) -> Tensor:
+        """(M, G * C, ...) as `part` of `x` is shaped."""
+        heads = self.kernel.num_heads
+        return rows.unflatten(0, (chunks, -1, heads)).unflatten(3, (x.shape[1] // heads, -1))
 
 
 class Causal(torch.autograd.Function):
@@ -162,43 +145,40 @@ class Causal(torch.autograd.Function):
         m: Tensor,
         *parameters: Tensor,
     ) -> tuple[Tensor, ...]:
-        kernel, policy = plan.kernel, plan.kernel.policy
-        ctx.plan, ctx.buffers = plan, dict(kernel.named_buffers())
-        features, keep, before = kernel.blocks(S.dtype), any(ctx.needs_input_grad), []
-        start = (S, z, w, m)
-        group = q.shape[1] // kernel.num_heads
-        out = v.new_empty(q.shape[0], kernel.num_heads, group, q.shape[2], v.shape[3])
-        for block in plan.blocks(q, k, v, S.dtype):
-            if keep:
-                before += [S, z, w, m]
-            phi_q = features.query(block.q, block.q_positions)
-            phi_k, g = features.key(block.k, block.k_positions)
-            weights = weigh(g, block, w, m)
-            limit = denominator_limit(weights.total, policy, plan.floor)
-            for c in range(block.chunks):
-                rows, keys = chunk_of(phi_q, c, block.chunks), chunk_of(phi_k, c, block.chunks)
-                values = chunk_of(block.v, c, block.chunks)
-                inside, entry, low = grouped_rows(c, group, weights.inside, weights.entry, limit)
-                pairs = (rows @ keys.mT).mul_(inside)
-                den = pairs.sum(-1).addcmul_((z[..., None, :] @ rows.mT).squeeze(-2), entry)
-                num = (pairs @ values).addcmul_(rows @ S, entry[..., None])
-                num.mul_(guarded(den, low, policy).reciprocal_()[..., None])
-                at = block.here.start + c * block.size
-                out[:, :, :, at : at + block.size] = num.unflatten(2, (group, -1))
-                S, z = add_keys(S, z, keys, values, weights, c)
-            w, m = weights.w, weights.m
-        ctx.count = len(before) // 4
-        out = out.flatten(1, 2)
-        ctx.save_for_backward(q, k, v, exact(out, S), *before, *parameters)
-        S, z, w, m = (x.clone() if x is y else x for x, y in zip((S, z, w, m), start, strict=True))
+        heads, policy, keep = plan.kernel.num_heads, plan.kernel.policy, any(ctx.needs_input_grad)
+        ctx.plan, ctx.buffers = plan, dict(plan.kernel.named_buffers())
+        features = plan.features(q, S.dtype)
+        state = torch.cat((S, z[..., None]), dim=-1).flatten(0, 1)
+        weight, largest = w.flatten()[:, None], m.flatten()[:, None]
+        out, kept = v.new_empty(*q.shape[:3], v.shape[3]), []
+        workspace, floor = features.workspace, plan.floor / features.scale
+        for block in plan.blocks(q, k, v, features):
+            phi_q = features.query(block.q, block.q_positions())
+            phi_k, g = features.key(block.k, block.positions)
+            before = [state.clone(), weight, largest] if keep else []
+            weights = weigh(g, block, weight, largest, workspace)
+            pairs = _pairs(phi_q, phi_k, weights, workspace)
+            states = _states(state, phi_k, _weighted(block, weights, workspace), weights, workspace)
+            rows = _rows(phi_q, pairs, block.v, states[:-1].flatten(0, 1), weights, workspace)
+            num, den = rows[..., :-1], rows[..., -1]
+            limit = weights.repeated(denominator_limit(weights.total, policy, floor), rows)
+            num.mul_(guarded(den, limit, policy).reciprocal_()[..., None])
+            plan.part(out, block.here, block.chunks).copy_(plan.by_chunk(num, out, block.chunks))
+            kept += [*before, den.clone()] if keep else []
+            state, weight, largest = states[-1], weights.w, weights.m
+        ctx.count = len(kept)
+        ctx.save_for_backward(q, k, v, exact(out, workspace), S, z, w, m, *kept, *parameters)
+        S, z = (x.contiguous().unflatten(0, (-1, heads)) for x in (state[..., :-1], state[..., -1]))
+        # Without a token they are the inputs still, which must not be returned as they are.
+        w, m = (x.clone().view_as(w) for x in (weight, largest))
         ctx.mark_non_differentiable(m)
         return out, S, z, w, m
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor, dS: Tensor, dz: Tensor, dw: Tensor, _: Tensor) -> tuple[Any, ...]:
         plan: Plan = ctx.plan
-        q, k, v, out, *rest = ctx.saved_tensors
-        before, parameters = rest[: 4 * ctx.count], rest[4 * ctx.count :]
+        q, k, v, out, S, z, w, m, *rest = ctx.saved_tensors
+        kept, parameters = rest[: ctx.count], rest[ctx.count :]
         if torch.is_grad_enabled():
 
             def again(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
@@ -206,114 +186,160 @@ class Causal(torch.autograd.Function):
                     q, k, v, plan.kernel, plan.key_mask, state, plan.floor, plan.positions, plan.size, plan.segments
                 )
 
-            return differentiable_gradients(ctx, again, (q, k, v, *before[:4]), parameters, (dout, dS, dz, dw))
-        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        heads = plan.kernel.num_heads
+            return differentiable_gradients(ctx, again, (q, k, v, S, z, w, m), parameters, (dout, dS, dz, dw))
+        gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
+        dstate = torch.cat((dS, dz[..., None]), dim=-1).flatten(0, 1)
+        dweight = dw.flatten()[:, None]
         with plan.kernel.holding(ctx.buffers), full_precision(q):
-            features = plan.kernel.blocks(dS.dtype)
-            for block in plan.blocks(q, k, v, dS.dtype, backwards=True):
-                state, before = before[-4:], before[:-4]
-                gouts = [None if x is None else x[:, :, block.here].unflatten(1, (heads, -1)) for x in (dout, out)]
-                dqb, dkb, dvb, dS, dz, dw = _backward_block(plan, features, block, state, gouts, (dS, dz, dw))
-                dq[:, :, block.here] = dqb.flatten(1, 2)
-                dk[:, :, block.here], dv[:, :, block.here] = dkb, dvb
-        return None, dq, dk, dv, dS, dz, dw, None, *features.parameter_gradients()
+            features = plan.features(q, dS.dtype)
+            for block in plan.blocks(q, k, v, features, backwards=True):
+                own, kept = kept[-4:], kept[:-4]
+                step = _Backward(plan, features, block, own)
+                step.through_division(out, dout)
+                dstate, dweight = step.run(dstate, dweight, gradients)
+        dS, dz = dstate[..., :-1].reshape(dS.shape), dstate[..., -1].reshape(dz.shape)
+        return None, *gradients, dS, dz, dweight.view_as(dw), None, *features.parameter_gradients()
 
 
-def _backward_block(
-    plan: Plan,
-    features: BlockFeatures,
-    block: Block,
-    state: list[Tensor],
-    gouts: list[Tensor | None],
-    gradients: tuple[Tensor, Tensor, Tensor],
-) -> tuple[Tensor, ...]:
-    """Gradients of a block's queries (B, H, G, T, D), keys and values, and of the state before it."""
-    gdout, gout = gouts
-    assert gdout is not None
-    policy, group = plan.kernel.policy, gdout.shape[2]
-    dS, dz, dw = gradients
-    S, z, w, m = state
-    phi_q, pull_q = features.query_vjp(block.q, block.q_positions)
-    phi_k, g, pull_k = features.key_vjp(block.k, block.k_positions)
-    weights = weigh(g, block, w, m)
-    limits = denominator_limit(weights.total, policy, plan.floor)
-    states = []
-    for c in range(block.chunks):
-        states.append((S, z))
-        if c + 1 < block.chunks:
-            keys, values = chunk_of(phi_k, c, block.chunks), chunk_of(block.v, c, block.chunks)
-            S, z = add_keys(S, z, keys, values, weights, c)
+class _Backward:
+    """The gradients of one block.
 
-    dphi_q, dphi_k = torch.empty_like(phi_q), torch.empty_like(phi_k)
-    dv, dg = torch.empty_like(block.v), block.v.new_empty(block.v.shape[:3])
-    for c in reversed(range(block.chunks)):
-        S, z = states[c]
-        rows, keys, values = (chunk_of(x, c, block.chunks) for x in (phi_q, phi_k, block.v))
-        tokens = slice(c * block.size, (c + 1) * block.size)
-        do = gdout[:, :, :, tokens].flatten(2, 3).to(dS.dtype)
-        inside, entry, limit = grouped_rows(c, group, weights.inside, weights.entry, limits)
-        scale, carry = weights.keys[c], weights.carry[c]
+    Args:
+        plan: of the whole.
+        features: which sum the gradients of parameters.
+        block: its inputs.
+        kept: S and z as one, w and m before the block; the rows' sums of weights (M, G * C).
+    """
 
-        pairs = (rows @ keys.mT).mul_(inside)
-        den = pairs.sum(-1).addcmul_((z[..., None, :] @ rows.mT).squeeze(-2), entry)
-        inverse = guarded(den, limit, policy).reciprocal_()
-        free = (den.abs() if policy == "raw" else den) >= limit
-        if gout is None:
-            given = (pairs @ values).addcmul_(rows @ S, entry[..., None]).mul_(inverse[..., None])
+    def __init__(self, plan: Plan, features: BlockFeatures, block: Block, kept: list[Tensor]) -> None:
+        self.plan, self.features, self.block = plan, features, block
+        workspace = self.workspace = features.workspace
+        self.phi_q, self.pull_q = features.query_vjp(block.q, block.q_positions())
+        self.phi_k, g, self.pull_k = features.key_vjp(block.k, block.positions)
+        state, w, m, self.den = kept
+        self.weights = weigh(g, block, w, m, workspace)
+        self.added = _weighted(block, self.weights, workspace)
+        self.pairs = _pairs(self.phi_q, self.phi_k, self.weights, workspace)
+        self.before = _states(state, self.phi_k, self.added, self.weights, workspace)[:-1].flatten(0, 1)
+
+    def through_division(self, out: Tensor | None, dout: Tensor) -> None:
+        """From the output's gradient to those of numerator and denominator, and of the sum in the floor."""
+        plan, block, workspace, policy = self.plan, self.block, self.workspace, self.plan.kernel.policy
+        floor = plan.floor / self.features.scale
+        do = plan.part(dout, block.here, block.chunks)
+        self.drows, self.dread = (
+            workspace(name, *self.phi_q.shape[:2], dout.shape[3] + 1) for name in ("rows", "read")
+        )
+        dnum, product = (plan.by_chunk(x[..., :-1], dout, block.chunks) for x in (self.drows, self.dread))
+        limit = self.weights.repeated(denominator_limit(self.weights.total, policy, floor), self.drows)
+        inverse = guarded(self.den, limit, policy).reciprocal_()
+        free = (self.den.abs() if policy == "raw" else self.den) >= limit
+        if out is None:
+            rows = _rows(self.phi_q, self.pairs, block.v, self.before, self.weights, workspace)
+            given = plan.by_chunk(rows[..., :-1].mul_(inverse[..., None]), dout, block.chunks)
         else:
-            given = gout[:, :, :, tokens].flatten(2, 3)
-        dden = (do * given).sum(-1).mul_(inverse).neg_()
-        dtotal = None
+            given = plan.part(out, block.here, block.chunks)
+        torch.mul(do, given, out=product)
+        dden = self.dread[..., :-1].sum(-1).mul_(inverse).neg_()
+        self.dtotal = None
         if policy != "absolute":
-            dtotal = (dden * inverse.sign()).masked_fill_(free, 0.0).mul_(plan.floor)
-        dden = dden * free
-        dnum = do * inverse[..., None]
+            dtotal = (dden * inverse.sign()).masked_fill_(free, 0.0).mul_(floor)
+            self.dtotal = dtotal.unflatten(1, (-1, block.size)).sum(1)
+        torch.mul(do, plan.by_chunk(inverse, dout, block.chunks)[..., None], out=dnum)
+        torch.mul(dden, free, out=self.drows[..., -1])
+        rows, read = self.weights.rows(self.drows), self.weights.rows(self.dread)
+        torch.mul(rows, self.weights.entry[:, None, :, None], out=read)
 
-        dpairs = (dnum @ values.mT).add_(dden[..., None])
-        dgc = (pairs * dpairs).sum(-2)
-        dpairs.mul_(inside)
-        dread = torch.cat((dnum * entry[..., None], (dden * entry)[..., None]), dim=-1)
-        added = torch.cat((values * scale[..., None], scale[..., None]), dim=-1)
-        sums, dsums = torch.cat((S, z[..., None]), dim=-1), torch.cat((dS, dz[..., None]), dim=-1)
-        dread_phi, dpair_phi = rows_times(dread, sums, features), rows_times(dpairs, keys.mT, features)
-        torch.add(dread_phi, dpair_phi, out=chunk_of(dphi_q, c, block.chunks))
-        dread_phi, dpair_phi = rows_times(added, dsums, features), rows_times(dpairs.mT, rows.mT, features)
-        torch.add(dread_phi, dpair_phi, out=chunk_of(dphi_k, c, block.chunks))
+    def run(self, dstate: Tensor, dweight: Tensor, gradients: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Write the gradients of q, k and v; return those of the state before the block, and of its sum of weights."""
+        block, plan, weights, workspace = self.block, self.plan, self.weights, self.workspace
+        dstates = self._state_gradients(dstate)
+        after = dstates[1:].flatten(0, 1)
+        dpairs = torch.bmm(self.drows, block.v.mT, out=workspace("pair gradients", *self.pairs.shape))
+        dvalues = torch.bmm(self.pairs.mT, self.drows, out=workspace("value gradients", *block.v.shape))
+        through = torch.bmm(self.phi_k, after, out=workspace("added gradients", *block.v.shape))
+        dvalues.addcmul_(through, weights.keys[..., None])
+        dg = self.pairs.mul_(dpairs).sum(-2)
+        weights.rows(dpairs).mul_(weights.inside[:, None])
+        if self.dtotal is not None:
+            dg += torch.bmm(self.dtotal[:, None], weights.inside)[:, 0]
+        dweights = self._weight_gradients(dweight)
+        dscale = through.mul_(block.v).sum(-1).add_(torch.cat(dweights[1:]))
+        dg.addcmul_(dscale, weights.keys)
 
-        dvalues = keys @ dS
-        dscale = (dvalues * values).sum(-1).add_((dz[..., None, :] @ keys.mT).squeeze(-2)).add_(dw[..., None])
-        dgc.add_(dscale.mul_(scale))
-        torch.addcmul(pairs.mT @ dnum, dvalues, scale[..., None], out=chunk_of(dv, c, block.chunks))
-        dw = dw * carry
-        if dtotal is not None:
-            dgc.add_((dtotal[..., None, :] @ inside).squeeze(-2))
-            dw = dw + (dtotal * entry).sum(-1)
-        dg[:, :, tokens] = dgc
-        dsums = torch.addcmul(rows.mT @ dread, dsums, carry[..., None, None])
-        dS, dz = dsums[..., :-1], dsums[..., -1]
-    dq = pull_q(dphi_q).unflatten(2, (block.chunks, group, block.size)).transpose(2, 3).flatten(3, 4)
-    dk = pull_k(dphi_k, dg)
-    if block.hidden is not None:
-        dk, dv = dk.masked_fill(block.hidden[..., None], 0.0), dv.masked_fill(block.hidden[..., None], 0.0)
-    return dq, dk, dv, dS, dz, dw
+        dphi_q = self._products(self.dread, self.before, dpairs, self.phi_k, "query features'")
+        dphi_k = self._products(self.added, after, dpairs.mT, self.phi_q, "key features'")
+        dqueries, dkeys = self.pull_q(dphi_q), self.pull_k(dphi_k, dg)
+        if block.hidden is not None:
+            dkeys, dvalues = (x.masked_fill(block.hidden[..., None], 0.0) for x in (dkeys, dvalues))
+        dvalues = dvalues[..., :-1].mul_(self.features.scale)
+        for rows, x in zip((dqueries, dkeys, dvalues), gradients, strict=True):
+            plan.part(x, block.here, block.chunks).copy_(plan.by_chunk(rows, x, block.chunks))
+        return dstates[0].clone(), dweights[0]
+
+    def _state_gradients(self, dstate: Tensor) -> Tensor:
+        """(n + 1, N, F, D + 1): of the state before each chunk and after the last."""
+        chunks = self.block.chunks
+        found = self.workspace("state gradients", chunks + 1, *dstate.shape)
+        *before, after = found
+        after.copy_(dstate)
+        reads = torch.bmm(self.phi_q.mT, self.dread, out=self.workspace("reads", *self.before.shape))
+        by_chunk = zip(reads.unflatten(0, (chunks, -1)), self.weights.carry[..., None], before, strict=True)
+        for read, carry, preceding in reversed(list(by_chunk)):
+            after = torch.addcmul(read, after, carry, out=preceding)
+        return found
+
+    def _weight_gradients(self, dweight: Tensor) -> list[Tensor]:
+        """Of the sum of weights w before each chunk and after the last, (N, 1) each."""
+        if self.dtotal is None:
+            reads = torch.zeros_like(self.weights.carry)
+        else:
+            reads = (self.dtotal * self.weights.entry).sum(-1, keepdim=True).view_as(self.weights.carry)
+        found = [dweight]
+        for read, carry in reversed(list(zip(reads, self.weights.carry, strict=True))):
+            found.append(torch.addcmul(read, found[-1], carry))
+        return found[::-1]
+
+    def _products(self, rows: Tensor, matrix: Tensor, pairs: Tensor, phi: Tensor, name: str) -> Tensor:
+        """rows (M, R, D) times matrix (M, F, D)^T plus pairs (M, R, C) times phi (M, C, F), laid out as features."""
+        found = times_features(rows, matrix, self.features, self.workspace, name)
+        if self.features.feature_major:
+            found.mT.baddbmm_(phi.mT, pairs.mT)
+        else:
+            found.baddbmm_(pairs, phi)
+        return found
 
 
-def chunk_of(x: Tensor, c: int, count: int) -> Tensor:
-    """Chunk `c` of `count` along the tokens of (B, H, T, ...)."""
-    size = x.shape[2] // count
-    return x[:, :, c * size : (c + 1) * size]
+def _pairs(phi_q: Tensor, phi_k: Tensor, weights: Weights, workspace: Workspace) -> Tensor:
+    """(M, G * C, C): what keys of its own chunk weigh for each row."""
+    pairs = torch.bmm(phi_q, phi_k.mT, out=workspace("pairs", *phi_q.shape[:2], phi_k.shape[1]))
+    weights.rows(pairs).mul_(weights.inside[:, None])
+    return pairs
 
 
-def grouped_rows(c: int, group: int, *tensors: Tensor) -> list[Tensor]:
-    """Chunk `c` of (B, H, N, C, ...), repeated for every query head of a group: (B, H, G * C, ...)."""
-    rows = [x[:, :, c] for x in tensors]
-    return rows if group == 1 else [x.repeat(1, 1, group, *[1] * (x.dim() - 3)) for x in rows]
+def _weighted(block: Block, weights: Weights, workspace: Workspace) -> Tensor:
+    """(M, C, D + 1): values times what they weigh in the state after their chunk."""
+    return torch.mul(block.v, weights.keys[..., None], out=workspace("weighted values", *block.v.shape))
 
 
-def add_keys(S: Tensor, z: Tensor, keys: Tensor, values: Tensor, weights: Weights, c: int) -> tuple[Tensor, Tensor]:
-    """S and z after chunk `c`."""
-    scale, carry = weights.keys[c], weights.carry[c]
-    S = torch.addcmul(keys.mT @ (values * scale[..., None]), S, carry[..., None, None])
-    z = torch.addcmul((scale[..., None, :] @ keys).squeeze(-2), z, carry[..., None])
-    return S, z
+def _rows(
+    phi_q: Tensor, pairs: Tensor, values: Tensor, before: Tensor, weights: Weights, workspace: Workspace
+) -> Tensor:
+    """(M, G * C, D + 1): numerators and, last, denominators."""
+    rows, read = (workspace(name, *phi_q.shape[:2], values.shape[2]) for name in ("rows", "read"))
+    torch.bmm(pairs, values, out=rows)
+    torch.bmm(phi_q, before, out=read)
+    weights.rows(rows).addcmul_(weights.rows(read), weights.entry[:, None, :, None])
+    return rows
+
+
+def _states(state: Tensor, phi_k: Tensor, added: Tensor, weights: Weights, workspace: Workspace) -> Tensor:
+    """(n + 1, N, F, D + 1): S and z before each chunk and after the last."""
+    gained = torch.bmm(phi_k.mT, added, out=workspace("gained", phi_k.shape[0], *state.shape[1:]))
+    gained = gained.unflatten(0, (-1, state.shape[0]))
+    states = workspace("states", gained.shape[0] + 1, *state.shape)
+    before, *after = states
+    before.copy_(state)
+    for more, carry, following in zip(gained, weights.carry[..., None], after, strict=True):
+        before = torch.addcmul(more, before, carry, out=following)
+    return states

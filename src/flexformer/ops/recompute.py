@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel
+from ..kernels.base import LARGEST_INPUT
 from ..kernels.blocks import BlockFeatures
 from ..kernels.weights import full_precision
+from ..kernels.workspace import Workspace
 from .state import State
 
 # Features of a block should stay in a core's second-level cache: this many numbers, and at least so many tokens.
@@ -56,11 +58,39 @@ def differentiable_gradients(
     return None, *ordered[:6], None, *ordered[6:]
 
 
-def rows_times(rows: Tensor, matrix: Tensor, features: BlockFeatures) -> Tensor:
-    """rows @ matrix^T with the memory laid out as the kernel's features are."""
-    return (matrix @ rows.mT).mT if features.feature_major else rows @ matrix.mT
+def bounded_into(x: Tensor, out: Tensor) -> None:
+    """Queries or keys as kernels want them. Those beyond the bound get the gradient they would have at the bound."""
+    if x.dtype == out.dtype:
+        torch.clamp(x, -LARGEST_INPUT, LARGEST_INPUT, out=out)
+    else:
+        out.copy_(x).clamp_(-LARGEST_INPUT, LARGEST_INPUT)
 
 
-def exact(out: Tensor, like: Tensor) -> Tensor | None:
+def take(x: Tensor, here: slice, heads: int, workspace: Workspace, name: str) -> Tensor:
+    """Tokens `here` of (B, G * H, T, D) as (B * H, G * t, D) in the workspace's dtype: a view where there is one."""
+    part = x[:, :, here]
+    batch, length = part.shape[0], part.shape[2]
+    one_batch = batch == 1 or part.stride(0) == part.shape[1] * part.stride(1)
+    if part.shape[1] == heads and part.dtype == workspace.dtype and one_batch:
+        return part.flatten(0, 1)
+    copy = workspace(name, batch, part.shape[1], length, part.shape[3]).copy_(part)
+    return copy.view(batch * heads, -1, part.shape[3])
+
+
+def put(rows: Tensor, x: Tensor, here: slice) -> None:
+    """The reverse of `take`."""
+    part = x[:, :, here]
+    part.copy_(rows.reshape(part.shape))
+
+
+def exact(out: Tensor, workspace: Workspace) -> Tensor | None:
     """The output if it was not rounded to a narrower dtype; else the backward pass must compute it anew."""
-    return out if out.dtype == like.dtype else None
+    return out if out.dtype == workspace.dtype else None
+
+
+def times_features(rows: Tensor, matrix: Tensor, features: BlockFeatures, workspace: Workspace, name: str) -> Tensor:
+    """rows (N, T, D) times matrix (N, F, D)^T, laid out in memory as the kernel's features are."""
+    count, length, width = rows.shape[0], rows.shape[1], matrix.shape[1]
+    if features.feature_major:
+        return torch.bmm(matrix, rows.mT, out=workspace(name, count, width, length)).mT
+    return torch.bmm(rows, matrix.mT, out=workspace(name, count, length, width))
