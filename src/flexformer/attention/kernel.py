@@ -70,10 +70,20 @@ class KernelAttention(Mechanism):
         is_causal: bool = False,
         state: State | None = None,
         query_start: int | Tensor = 0,
+        update_state: bool = False,
     ) -> tuple[Tensor, State]:
         # A state means nothing to other random features than those it was made with.
         if self.training and state is None:
             self.kernel.redraw_for_training()
         return linear_attention(
-            q, k, v, self.kernel, is_causal, key_mask, state, return_state=True, query_start=query_start
+            q,
+            k,
+            v,
+            self.kernel,
+            is_causal,
+            key_mask,
+            state,
+            return_state=True,
+            query_start=query_start,
+            update_state=update_state,
         )

@@ -26,7 +26,7 @@ class Mechanism(nn.Module):
     self_attention_only: ClassVar[bool] = False  # the pattern needs queries and keys of the same positions
     shares_query_key: ClassVar[bool] = False  # one projection serves as query and key
     groups_heads: ClassVar[bool] = False  # takes fewer key heads than query heads as they are
-    has_kernel_forms: ClassVar[bool] = False  # also takes `cu_seqlens` and `query_start` of `linear_attention`
+    has_kernel_forms: ClassVar[bool] = False  # also takes what `linear_attention` does by keyword
 
     def __init__(
         self,

@@ -128,6 +128,7 @@ class MultiheadAttention(nn.Module):
         *,
         cu_seqlens: Tensor | None = ...,
         query_start: int | Tensor | None = ...,
+        update_state: bool = ...,
     ) -> Tensor: ...
     @overload
     def forward(
@@ -140,6 +141,7 @@ class MultiheadAttention(nn.Module):
         return_state: Literal[True],
         cu_seqlens: Tensor | None = ...,
         query_start: int | Tensor | None = ...,
+        update_state: bool = ...,
     ) -> tuple[Tensor, Any]: ...
     def forward(
         self,
@@ -151,6 +153,7 @@ class MultiheadAttention(nn.Module):
         *,
         cu_seqlens: Tensor | None = None,
         query_start: int | Tensor | None = None,
+        update_state: bool = False,
     ) -> Tensor | tuple[Tensor, Any]:
         """Attend.
 
@@ -166,6 +169,7 @@ class MultiheadAttention(nn.Module):
                 attentions; see `linear_attention`.
             query_start: position of the first query where the module is not causal, for kernels that use positions;
                 by default where the state ends in self-attention, and 0 in cross attention.
+            update_state: overwrite `state` instead of making a new one, for decoding; kernel attentions, no gradients.
 
         Returns:
             (B, T, E), with `return_state` also the state.
@@ -186,6 +190,12 @@ class MultiheadAttention(nn.Module):
             forms = {"query_start": query_start}
         elif cu_seqlens is not None:
             raise ValueError(f"cu_seqlens is for kernel attentions; attention {self.attention!r} has no packed form")
+        if update_state:
+            if not self.mechanism.has_kernel_forms:
+                raise ValueError(
+                    f"update_state is for kernel attentions; {self.attention!r} has no state of fixed size"
+                )
+            forms["update_state"] = True
         if state is None and not return_state:
             if cu_seqlens is not None:
                 forms["cu_seqlens"] = cu_seqlens

@@ -74,9 +74,10 @@ class PolaformerAttention(KernelAttention):
         is_causal: bool = False,
         state: State | None = None,
         query_start: int | Tensor = 0,
+        update_state: bool = False,
     ) -> tuple[Tensor, State]:
         out, state = super().forward_with_state(
-            _both_signs(q), k, v, x=x, key_mask=key_mask, is_causal=is_causal, state=state
+            _both_signs(q), k, v, x=x, key_mask=key_mask, is_causal=is_causal, state=state, update_state=update_state
         )
         return self._gated_halves(out, x), state
 

@@ -17,10 +17,12 @@ class Workspace:
     Args:
         dtype: of what is computed.
         device: where.
+        products: dtype of large matrix products that may be rounded; `dtype` by default.
     """
 
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, dtype: torch.dtype, device: torch.device, products: torch.dtype | None = None) -> None:
         self.dtype, self.device = dtype, device
+        self.products = products or dtype
         self._memory: dict[str, Tensor] = {}
         self._pieces: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
@@ -35,3 +37,27 @@ class Workspace:
                 self._pieces = {key: view for key, view in self._pieces.items() if key[0] != name}
             piece = self._pieces[name, shape] = memory[:size].view(shape)
         return piece
+
+    def multiply(self, a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+        """a @ b, batched, into `out`."""
+        if self.products == self.dtype:
+            return torch.bmm(a, b, out=out)
+        return out.copy_(torch.bmm(a.to(self.products), b.to(self.products)))
+
+    def add_product(self, total: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """Add a @ b, batched, to `total`."""
+        if self.products == self.dtype:
+            return total.baddbmm_(a, b)
+        return total.add_(torch.bmm(a.to(self.products), b.to(self.products)))
+
+
+def fast_products(inputs: torch.dtype, device: torch.device) -> torch.dtype | None:
+    """The narrow dtype of `inputs` where the device multiplies matrices faster in it, else None."""
+    if inputs not in (torch.bfloat16, torch.float16):
+        return None
+    if device.type == "cuda":
+        return inputs
+    if device.type == "cpu" and inputs == torch.bfloat16:
+        checks = (getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
+        return inputs if any(check is not None and check() for check in checks) else None
+    return None

@@ -131,3 +131,9 @@ def _check_packing(cu_seqlens: Tensor, batch: int, rows: int, keys: int) -> int:
     if int(cu_seqlens[0]) != 0 or int(cu_seqlens[-1]) != rows or bool((cu_seqlens.diff() < 0).any()):
         raise ValueError(f"cu_seqlens {cu_seqlens.tolist()} must rise from 0 to the packed length {rows}")
     return int(cu_seqlens.diff().max())
+
+
+def empty_state(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor) -> State:
+    """The state before the first key, in the dtype to accumulate in."""
+    shape = (q.shape[0], kernel.num_heads, kernel.num_features, v.shape[3])
+    return State.empty(*shape, dtype=accumulation_dtype(q, k, v), device=v.device)

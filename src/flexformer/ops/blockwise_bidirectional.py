@@ -11,7 +11,7 @@ from ..kernels import Kernel
 from ..kernels.blocks import BlockFeatures
 from ..kernels.policy import denominator_limit, guarded
 from ..kernels.weights import full_precision
-from ..kernels.workspace import Workspace
+from ..kernels.workspace import Workspace, fast_products
 from . import traced
 from .chunks import hide
 from .recompute import block_length, blocks, bounded_into, differentiable_gradients, exact, put, take, times_features
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
     block: int
 
     def features(self, q: Tensor, dtype: torch.dtype) -> BlockFeatures:
-        return self.kernel.blocks(q.shape[0], Workspace(dtype, q.device))
+        return self.kernel.blocks(q.shape[0], Workspace(dtype, q.device, fast_products(q.dtype, q.device)))
 
     def queries(self, q: Tensor, here: slice, workspace: Workspace) -> tuple[Tensor, Tensor | None]:
         """Queries of a block, (B * H, G * t, D), and their positions."""
@@ -128,7 +128,7 @@ class Bidirectional(torch.autograd.Function):
             phi = features.query(*plan.queries(q, here, workspace))
             den = torch.bmm(sums.z, phi.mT)[:, 0]
             inverse = guarded(den, limit, kernel.policy).reciprocal_()
-            rows = torch.bmm(phi, sums.S, out=workspace("rows", *phi.shape[:2], v.shape[3]))
+            rows = workspace.multiply(phi, sums.S, workspace("rows", *phi.shape[:2], v.shape[3]))
             put(rows.mul_(inverse[..., None]), out, here)
         after = sums.split(kernel.num_heads)
         ctx.save_for_backward(q, k, v, exact(out, workspace), *after, S, z, w, m, *parameters)
@@ -172,7 +172,7 @@ def _fold_keys(plan: Plan, features: BlockFeatures, k: Tensor, v: Tensor, sums: 
         scale = weight.mul_(features.scale)
         if g is not None or features.scale != 1.0:
             values = torch.mul(values, scale[..., None], out=workspace("scaled values", *values.shape))
-        S.mul_(before[..., None]).baddbmm_(phi.mT, values)
+        workspace.add_product(S.mul_(before[..., None]), phi.mT, values)
         z.mul_(before[..., None]).baddbmm_(scale[:, None], phi)
         m.copy_(largest)
     return sums
@@ -200,7 +200,7 @@ def _backward_queries(
         inverse = guarded(den, limit, policy).reciprocal_()
         product = workspace("rows", *do.shape)
         if out is None:
-            given = torch.bmm(phi, sums.S, out=product).mul_(inverse[..., None])
+            given = workspace.multiply(phi, sums.S, product).mul_(inverse[..., None])
         else:
             given = take(out, here, heads, workspace, "outputs")
         dden = torch.mul(do, given, out=product).sum(-1).mul_(inverse).neg_()
@@ -211,7 +211,7 @@ def _backward_queries(
         dcolumns = workspace("columns", *do.shape[:2], width + 1)
         dnum = torch.mul(do, inverse[..., None], out=dcolumns[..., :width])
         dcolumns[..., width] = dden
-        dsums.S.baddbmm_(phi.mT, dnum)
+        workspace.add_product(dsums.S, phi.mT, dnum)
         dsums.z.baddbmm_(dden[:, None], phi)
         put(pull(times_features(dcolumns, columns, features, workspace, "feature gradients")), dq, here)
     return dq
@@ -228,7 +228,7 @@ def _backward_keys(plan: Plan, features: BlockFeatures, k: Tensor, v: Tensor, ds
         keys, values, positions, hidden = plan.keys(k, v, here, workspace)
         phi, g, pull = features.key_vjp(keys, positions)
         g = hide(g, hidden, phi)
-        dvalues = torch.bmm(phi, dS, out=workspace("rows", *values.shape))
+        dvalues = workspace.multiply(phi, dS, workspace("rows", *values.shape))
         rows = workspace("columns", *values.shape[:2], width + 1)
         weight = values.new_ones(values.shape[:2]) if g is None else log_ratio(g, m).exp_()
         scale = weight * features.scale

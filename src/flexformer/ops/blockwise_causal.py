@@ -19,7 +19,7 @@ from ..kernels import Kernel
 from ..kernels.blocks import BlockFeatures
 from ..kernels.policy import denominator_limit, guarded
 from ..kernels.weights import full_precision
-from ..kernels.workspace import Workspace
+from ..kernels.workspace import Workspace, fast_products
 from . import traced
 from .causal_weights import Weights, weigh
 from .recompute import block_length, bounded_into, differentiable_gradients, exact, times_features
@@ -80,7 +80,7 @@ class Plan(NamedTuple):
 
     def features(self, q: Tensor, dtype: torch.dtype) -> BlockFeatures:
         chunks = max(1, min(self.block, q.shape[2]) // self.size)
-        return self.kernel.blocks(chunks * q.shape[0], Workspace(dtype, q.device))
+        return self.kernel.blocks(chunks * q.shape[0], Workspace(dtype, q.device, fast_products(q.dtype, q.device)))
 
     def blocks(
         self, q: Tensor, k: Tensor, v: Tensor, features: BlockFeatures, backwards: bool = False
@@ -255,9 +255,9 @@ class _Backward:
         block, plan, weights, workspace = self.block, self.plan, self.weights, self.workspace
         dstates = self._state_gradients(dstate)
         after = dstates[1:].flatten(0, 1)
-        dpairs = torch.bmm(self.drows, block.v.mT, out=workspace("pair gradients", *self.pairs.shape))
-        dvalues = torch.bmm(self.pairs.mT, self.drows, out=workspace("value gradients", *block.v.shape))
-        through = torch.bmm(self.phi_k, after, out=workspace("added gradients", *block.v.shape))
+        dpairs = workspace.multiply(self.drows, block.v.mT, workspace("pair gradients", *self.pairs.shape))
+        dvalues = workspace.multiply(self.pairs.mT, self.drows, workspace("value gradients", *block.v.shape))
+        through = workspace.multiply(self.phi_k, after, workspace("added gradients", *block.v.shape))
         dvalues.addcmul_(through, weights.keys[..., None])
         dg = self.pairs.mul_(dpairs).sum(-2)
         weights.rows(dpairs).mul_(weights.inside[:, None])
@@ -283,7 +283,7 @@ class _Backward:
         found = self.workspace("state gradients", chunks + 1, *dstate.shape)
         *before, after = found
         after.copy_(dstate)
-        reads = torch.bmm(self.phi_q.mT, self.dread, out=self.workspace("reads", *self.before.shape))
+        reads = self.workspace.multiply(self.phi_q.mT, self.dread, self.workspace("reads", *self.before.shape))
         by_chunk = zip(reads.unflatten(0, (chunks, -1)), self.weights.carry[..., None], before, strict=True)
         for read, carry, preceding in reversed(list(by_chunk)):
             after = torch.addcmul(read, after, carry, out=preceding)
@@ -304,15 +304,15 @@ class _Backward:
         """rows (M, R, D) times matrix (M, F, D)^T plus pairs (M, R, C) times phi (M, C, F), laid out as features."""
         found = times_features(rows, matrix, self.features, self.workspace, name)
         if self.features.feature_major:
-            found.mT.baddbmm_(phi.mT, pairs.mT)
+            self.workspace.add_product(found.mT, phi.mT, pairs.mT)
         else:
-            found.baddbmm_(pairs, phi)
+            self.workspace.add_product(found, pairs, phi)
         return found
 
 
 def _pairs(phi_q: Tensor, phi_k: Tensor, weights: Weights, workspace: Workspace) -> Tensor:
     """(M, G * C, C): what keys of its own chunk weigh for each row."""
-    pairs = torch.bmm(phi_q, phi_k.mT, out=workspace("pairs", *phi_q.shape[:2], phi_k.shape[1]))
+    pairs = workspace.multiply(phi_q, phi_k.mT, workspace("pairs", *phi_q.shape[:2], phi_k.shape[1]))
     weights.rows(pairs).mul_(weights.inside[:, None])
     return pairs
 
@@ -327,15 +327,15 @@ def _rows(
 ) -> Tensor:
     """(M, G * C, D + 1): numerators and, last, denominators."""
     rows, read = (workspace(name, *phi_q.shape[:2], values.shape[2]) for name in ("rows", "read"))
-    torch.bmm(pairs, values, out=rows)
-    torch.bmm(phi_q, before, out=read)
+    workspace.multiply(pairs, values, rows)
+    workspace.multiply(phi_q, before, read)
     weights.rows(rows).addcmul_(weights.rows(read), weights.entry[:, None, :, None])
     return rows
 
 
 def _states(state: Tensor, phi_k: Tensor, added: Tensor, weights: Weights, workspace: Workspace) -> Tensor:
     """(n + 1, N, F, D + 1): S and z before each chunk and after the last."""
-    gained = torch.bmm(phi_k.mT, added, out=workspace("gained", phi_k.shape[0], *state.shape[1:]))
+    gained = workspace.multiply(phi_k.mT, added, workspace("gained", phi_k.shape[0], *state.shape[1:]))
     gained = gained.unflatten(0, (-1, state.shape[0]))
     states = workspace("states", gained.shape[0] + 1, *state.shape)
     before, *after = states

@@ -10,9 +10,11 @@ from torch import Tensor
 from ..kernels import Kernel
 from ..kernels.weights import full_precision
 from . import traced
-from .arguments import accumulation_dtype, check_arguments
+from .arguments import check_arguments, empty_state
 from .blockwise_bidirectional import blockwise_bidirectional
 from .blockwise_causal import blockwise_causal
+from .blockwise_packed import blockwise_packed, packed_at_once
+from .decode import check_overwritable, decode_step, overwrite
 from .packed import pack
 from .state import State
 
@@ -35,6 +37,7 @@ def linear_attention(
     *,
     chunk_size: int | None = ...,
     query_start: int | Tensor = ...,
+    update_state: bool = ...,
 ) -> Tensor: ...
 @overload
 def linear_attention(
@@ -51,6 +54,7 @@ def linear_attention(
     floor: float | None = ...,
     chunk_size: int | None = ...,
     query_start: int | Tensor = ...,
+    update_state: bool = ...,
 ) -> tuple[Tensor, State]: ...
 def linear_attention(
     q: Tensor,
@@ -66,6 +70,7 @@ def linear_attention(
     *,
     chunk_size: int | None = None,
     query_start: int | Tensor = 0,
+    update_state: bool = False,
 ) -> Tensor | tuple[Tensor, State]:
     """Attention with a kernel's weights, normalised, without ever forming them for the whole sequence.
 
@@ -86,6 +91,7 @@ def linear_attention(
         chunk_size: tokens whose pairs are formed at once in causal and packed form; changes speed, not results.
         query_start: position of the first query where the form is not causal, for kernels that use positions;
             causal queries are at the positions of their keys.
+        update_state: overwrite `initial_state` with the state of all keys seen, for decoding in constant memory.
 
     Returns:
         (B, H, T, Dv) in the dtype of `v`, zero where no key is visible; with `return_state` also the `State`.
@@ -105,11 +111,13 @@ def linear_attention(
     size = CHUNK_SIZE if chunk_size is None else chunk_size
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ValueError(f"chunk_size {chunk_size!r} is not a number of tokens; use an integer of at least 1")
-    if cu_seqlens is not None and (initial_state is not None or return_state):
+    if cu_seqlens is not None and (initial_state is not None or return_state or update_state):
         raise ValueError(
             "cu_seqlens cannot go with initial_state or return_state: packed sequences have no state in common; "
             "pass sequences that go on as a batch with a key_mask"
         )
+    if update_state:
+        check_overwritable(initial_state, (q, k, v, *kernel.parameters()))
     floor = kernel.floor if floor is None else floor
     with full_precision(q):
         if cu_seqlens is not None:
@@ -117,10 +125,12 @@ def linear_attention(
             average = q.shape[2] // (cu_seqlens.numel() - 1)
             size = size if chunk_size is not None else min(size, max(8, average))
             return _packed(q, k, v, kernel, is_causal, key_mask, cu_seqlens, floor, size).to(v.dtype)
-        state = _empty_state(kernel, q, k, v) if initial_state is None else initial_state
+        state = empty_state(kernel, q, k, v) if initial_state is None else initial_state
         if initial_state is not None and kernel.max_length is not None:
             _check_length(kernel.max_length, initial_state, k.shape[2])
-        if is_causal and q.shape[2] != 1:
+        if update_state and is_causal and q.shape[2] == 1:
+            out = decode_step(q, k, v, kernel, key_mask, state, floor)
+        elif is_causal and q.shape[2] != 1:
             positions = None
             if kernel.uses_positions:
                 positions = torch.arange(q.shape[2], device=q.device) + state.length
@@ -132,17 +142,15 @@ def linear_attention(
             attend_all = traced.bidirectional if one_block or _must_trace() else blockwise_bidirectional
             out, state = attend_all(q, k, v, kernel, key_mask, state, floor, start)
         out = out.to(v.dtype)
+        if update_state and initial_state is not None and state is not initial_state:
+            overwrite(initial_state, state)
+            state = initial_state
     return (out, state) if return_state else out
 
 
 def _must_trace() -> bool:
     """The compiler and torch.func's transforms follow tensor operations, not our own backward pass."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-
-
-def _empty_state(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor) -> State:
-    shape = (q.shape[0], kernel.num_heads, kernel.num_features, v.shape[3])
-    return State.empty(*shape, dtype=accumulation_dtype(q, k, v), device=v.device)
 
 
 def _packed(
@@ -156,17 +164,17 @@ def _packed(
     floor: float,
     size: int,
 ) -> Tensor:
+    if not is_causal and not _must_trace():
+        return blockwise_packed(q, k, v, kernel, key_mask, cu_seqlens, floor, size)
+    if not is_causal:
+        return packed_at_once(q, k, v, kernel, key_mask, cu_seqlens, floor, size)
     packing = pack(cu_seqlens.to(q.device), q.shape[2], size)
     visible = packing.filled if key_mask is None else packing.spread(key_mask[0], 0)
     q, k, v = (packing.spread(x, 2) for x in (q, k, v))
     positions = packing.positions if kernel.uses_positions else None
-    if is_causal:
-        attend = traced.causal if _must_trace() else blockwise_causal
-        state = _empty_state(kernel, q, k, v)
-        out, _ = attend(q, k, v, kernel, visible[None], state, floor, positions, size, packing.segments)
-    else:
-        dtype = accumulation_dtype(q, k, v)
-        out = traced.packed(q, k, v, kernel, visible[None], floor, positions, size, packing.segments, dtype)
+    attend = traced.causal if _must_trace() else blockwise_causal
+    state = empty_state(kernel, q, k, v)
+    out, _ = attend(q, k, v, kernel, visible[None], state, floor, positions, size, packing.segments)
     return packing.gather(out, 2)
 
 

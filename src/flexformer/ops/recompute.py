@@ -20,14 +20,17 @@ from ..kernels.weights import full_precision
 from ..kernels.workspace import Workspace
 from .state import State
 
-# Features of a block should stay in a core's second-level cache: this many numbers, and at least so many tokens.
-BLOCK_NUMBERS = 2**18
+# How many numbers the features of a block hold. On a CPU what is computed from them should stay in the caches, with
+# one thread and with several; other devices want much to do at once.
+BLOCK_NUMBERS = {"cpu": 2**18}
+BLOCK_NUMBERS_ELSEWHERE = 2**24
 SMALLEST_BLOCK = 64
 
 
 def block_length(kernel: Kernel, q: Tensor, multiple: int = 1) -> int:
     """Tokens to a block, a multiple of `multiple`."""
-    length = BLOCK_NUMBERS // max(1, q.shape[0] * q.shape[1] * kernel.num_features)
+    numbers = BLOCK_NUMBERS.get(q.device.type, BLOCK_NUMBERS_ELSEWHERE)
+    length = numbers // max(1, q.shape[0] * q.shape[1] * kernel.num_features)
     return max(length, SMALLEST_BLOCK) // multiple * multiple or multiple
 
 
@@ -92,5 +95,5 @@ def times_features(rows: Tensor, matrix: Tensor, features: BlockFeatures, worksp
     """rows (N, T, D) times matrix (N, F, D)^T, laid out in memory as the kernel's features are."""
     count, length, width = rows.shape[0], rows.shape[1], matrix.shape[1]
     if features.feature_major:
-        return torch.bmm(matrix, rows.mT, out=workspace(name, count, width, length)).mT
-    return torch.bmm(rows, matrix.mT, out=workspace(name, count, length, width))
+        return workspace.multiply(matrix, rows.mT, workspace(name, count, width, length)).mT
+    return workspace.multiply(rows, matrix.mT, workspace(name, count, length, width))
