@@ -30,6 +30,7 @@ ATTENTIONS = (
     "longformer",
     "bigbird",
     "skyformer",
+    "flexformer-c",
 )
 
 _MECHANISMS: dict[str, type[Mechanism]] = {

@@ -5,11 +5,29 @@
 A kernel from elsewhere joins with `@register("name")` on a subclass of `Kernel`.
 """
 
-from . import cosformer, elu, hedgehog, polaformer, random, spectral  # noqa: F401  (they register themselves)
+from . import (  # noqa: F401  (they register themselves)
+    complex_spectrum,
+    cosformer,
+    elu,
+    hedgehog,
+    polaformer,
+    random,
+    spectral,
+)
 from .base import Kernel
 from .policy import POLICIES
-from .registry import build, names, options, register
+from .registry import build, conversion_options, names, options, register
 from .statistics import KernelStatistics
 from .weights import attention_weights
 
-__all__ = ["POLICIES", "Kernel", "KernelStatistics", "attention_weights", "build", "names", "options", "register"]
+__all__ = [
+    "POLICIES",
+    "Kernel",
+    "KernelStatistics",
+    "attention_weights",
+    "build",
+    "conversion_options",
+    "names",
+    "options",
+    "register",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,8 @@ class Kernel(nn.Module):
 
     name: ClassVar[str] = ""
     uses_positions: ClassVar[bool] = False
+    conversion_options: ClassVar[dict[str, Any]] = {}
+    """Options to start with where softmax attention that was trained is to be approximated."""
 
     def __init__(self, num_heads: int, head_dim: int, num_features: int, policy: str, floor: float) -> None:
         super().__init__()

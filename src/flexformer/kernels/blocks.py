@@ -23,9 +23,9 @@ class BlockFeatures:
     The forward pass asks for `query` and `key`. The backward pass asks for `query_vjp` and `key_vjp`, which also give
     a function from the gradients of the features to that of the input; gradients of parameters are summed on the way.
     Batch and heads are one dimension here: inputs are (B * H, T, D) in the workspace's dtype and within
-    `LARGEST_INPUT`, features (B * H, T, F); positions broadcast to (B, H, T). What is returned may live in the
-    workspace and lasts until the same is asked for again; a gradient given to such a function may be overwritten, and
-    with it the features it belongs to. A kernel with a faster way overrides `Kernel.blocks`.
+    `LARGEST_INPUT`, features (B * H, T, F); positions broadcast to (B, H, T). Inputs may be overwritten. What is
+    returned may live in the workspace and lasts until the same is asked for again; a gradient given to such a function
+    may be overwritten, and with it the features it belongs to. A kernel with a faster way overrides `Kernel.blocks`.
 
     Args:
         kernel: whose features they are.

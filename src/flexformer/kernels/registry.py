@@ -49,6 +49,11 @@ def options(name: str) -> dict[str, Any]:
     return {key: p.default for key, p in parameters.items() if key not in ("num_heads", "head_dim")}
 
 
+def conversion_options(name: str) -> dict[str, Any]:
+    """Options to start with where softmax attention that was trained is to be approximated."""
+    return dict(_lookup(name).conversion_options)
+
+
 def build(name: str, num_heads: int, head_dim: int, **kernel_options: Any) -> Kernel:
     """Build a kernel.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from .base import Kernel, bounded, per_head, require_bool, require_positive, require_positive_int
+from .base import bounded, per_head, require_bool, require_positive, require_positive_int
 from .blocks import BlockFeatures
+from .centres import CentredKernel, centred
 from .registry import register
 from .spectral_blocks import NonstationaryBlocks, StationaryBlocks
 from .workspace import Workspace
@@ -22,7 +23,7 @@ FREQUENCY_SCALE = 0.25
 PAIR_NOISE = 0.01
 
 
-class SpectralKernel(Kernel):
+class SpectralKernel(CentredKernel):
     r"""What both variants share: k(q, k) = e^{\|k\|^2 / e^tau} kappa(q, k) with \|kappa\| <= 1.
 
     The factor e^{\|q\|^2 / e^tau} of the query cancels in the normalised output and is never computed.
@@ -38,10 +39,12 @@ class SpectralKernel(Kernel):
         scaling: the softmax scale s to start from; d^-1/2 by default.
         phase_bias: add a learned phase to every frequency, as the paper's parameter counts imply.
         learn_tau: let tau train.
+        centres: learn a vector to subtract from all queries of a head and one from all its keys.
         policy: what happens to rows whose weights cancel, "floor" or "raw"; see `Kernel`.
         floor: the policy's number: 0.01 for "floor", 1e-4 for "raw" by default.
     """
 
+    conversion_options: ClassVar[dict[str, Any]] = {"match_tau": True, "centres": True}
     frequency_names: ClassVar[tuple[str, ...]]
     phase_names: ClassVar[tuple[str, ...]]
 
@@ -56,6 +59,7 @@ class SpectralKernel(Kernel):
         scaling: float | None = None,
         phase_bias: bool = False,
         learn_tau: bool = True,
+        centres: bool = False,
         policy: str = "floor",
         floor: float | None = None,
     ) -> None:
@@ -67,6 +71,7 @@ class SpectralKernel(Kernel):
             "match_tau": match_tau,
             "phase_bias": phase_bias,
             "learn_tau": learn_tau,
+            "centres": centres,
         }
         for argument, flag in flags.items():
             require_bool(argument, flag)
@@ -87,6 +92,7 @@ class SpectralKernel(Kernel):
         self.scaling = scaling
         self.tau = nn.Parameter(torch.empty(num_heads), requires_grad=learn_tau)
         self._add_parameters(phase_bias)
+        self._add_centres(centres)
         self.reset_parameters()
 
     def _add_parameters(self, phase_bias: bool) -> None:
@@ -103,6 +109,7 @@ class SpectralKernel(Kernel):
         """Draw the start anew."""
         temperature = self.frequency_scale**-2 if self.match_tau else 1.0
         self.tau.fill_(math.log(2.0 * temperature / self.scaling))
+        self._reset_centres()
 
     def waves(self) -> Tensor:
         """(H, A, d): the rows whose inner products with an input are the angles of its features."""
@@ -122,12 +129,18 @@ class SpectralKernel(Kernel):
         """A gradient of `waves()` or `phases()` as those of the parameters, called `names`, they are made of."""
         raise NotImplementedError
 
-    def key_features(self, k: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        k = bounded(k)
-        return self.query_features(k, positions), self._log_weight(k)
+    def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
+        return self._features(centred(bounded(q), self.centre_q))
 
-    def _log_weight(self, k: Tensor) -> Tensor:
-        return k.square().sum(-1) * per_head(self.tau, k).neg().exp()[:, None]
+    def key_features(self, k: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        k = centred(bounded(k), self.centre_k)
+        # With the queries' centre put back, softmax is still what the start estimates.
+        y = k if self.centre_q is None else k + per_head(self.centre_q, k)[:, None]
+        return self._features(k), y.square().sum(-1) * per_head(self.tau, k).neg().exp()[:, None]
+
+    def _features(self, x: Tensor) -> Tensor:
+        """phi of inputs (B, H, T, d) with centres taken off."""
+        raise NotImplementedError
 
     def extra_repr(self) -> str:
         return (
@@ -169,8 +182,7 @@ class StationaryKernel(SpectralKernel):
     def phases(self) -> Tensor | None:
         return self.phase
 
-    def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
-        x = bounded(q)
+    def _features(self, x: Tensor) -> Tensor:
         angle = self._angles(x, per_head(self.waves(), x))
         return (torch.cat((angle.cos(), angle.sin()), dim=-2) * self.num_frequencies**-0.5).mT
 
@@ -226,8 +238,7 @@ class NonstationaryKernel(SpectralKernel):
             return None
         return torch.cat((self.phase1 + self.phase2, self.phase1 - self.phase2), dim=1) / 2
 
-    def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
-        x = bounded(q)
+    def _features(self, x: Tensor) -> Tensor:
         a, b = self._angles(x, per_head(self.waves(), x)).chunk(2, dim=-2)
         envelope = b.cos() * self.num_frequencies**-0.5
         return torch.cat((a.cos() * envelope, a.sin() * envelope), dim=-2).mT

@@ -1,8 +1,6 @@
 """Features of the spectral kernels block by block, gradients written out.
 
-Everything is laid out as (B * H, F, T): cosines of all frequencies for all tokens of a block lie together, which is
-where vectorised cosines are fast, and matrix products take either layout. The backward pass needs no cosine or sine
-that the features have not computed, except sin b of the nonstationary kernel.
+The backward pass needs no cosine or sine that the features have not computed, except sin b of the nonstationary kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .blocks import BlockFeatures, KeyPullback, QueryPullback
+from .blocks import KeyPullback, QueryPullback
+from .wave_blocks import WaveBlocks
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -22,60 +21,72 @@ if TYPE_CHECKING:
 Slope = Callable[[Tensor], Tensor]
 
 
-class SpectralBlocks(BlockFeatures):
-    feature_major = True
-
+class SpectralBlocks(WaveBlocks):
     def __init__(self, kernel: SpectralKernel, batch: int, workspace: Workspace) -> None:
-        self.spectral, self.workspace = kernel, workspace
-        self.batch, self.heads = batch, kernel.num_heads
-        # For every head of every sequence, as a batched product wants them; a smaller batch takes the first ones.
-        self.waves = kernel.waves().detach().to(workspace.dtype).repeat(batch, 1, 1)
+        super().__init__(kernel, batch, workspace)
+        self.spectral = kernel
         phases = kernel.phases()
-        self.phases = None if phases is None else phases.detach().to(workspace.dtype).repeat(batch, 1)[..., None]
-        self.rate = kernel.tau.detach().to(workspace.dtype).neg().exp().repeat(batch)[:, None]
-        self.scale = kernel.num_frequencies**-0.5
-        self.dwaves = torch.zeros_like(self.waves)
+        self.phases = None if phases is None else self.repeated(phases)[..., None]
         self.dphases = None if self.phases is None else torch.zeros_like(self.phases[..., 0])
+        self.rate = self.repeated(kernel.tau).neg().exp()[:, None]
         self.dtau = torch.zeros_like(self.rate[:, 0])
+        self.scale = kernel.num_frequencies**-0.5
 
     def query(self, x: Tensor, positions: Tensor | None) -> Tensor:
-        return self._features(self._angles(x, "either"), "query").mT
+        return self._features(self._angles(self.centred(x, self.centre_q), "either"), "query").mT
 
     def key(self, x: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        return self._features(self._angles(x, "either"), "key").mT, self._log_weight(x)
+        x = self.centred(x, self.centre_k)
+        return self._features(self._angles(x, "either"), "key").mT, self._log_weight(self._weighed(x))
 
     def query_vjp(self, x: Tensor, positions: Tensor | None) -> tuple[Tensor, QueryPullback]:
+        x = self.centred(x, self.centre_q)
         phi, slope = self._features_and_slope(self._angles(x, "query"), "query")
-        return phi.mT, lambda dphi: self._through_angles(dphi, x, slope, "query")
+
+        def pull(dphi: Tensor) -> Tensor:
+            dx = self._through_angles(dphi, x, slope, "query")
+            if self.dcentre_q is not None:
+                self.dcentre_q[: len(x)] -= dx.sum(1)
+            return dx
+
+        return phi.mT, pull
 
     def key_vjp(self, x: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor | None, KeyPullback]:
+        x = self.centred(x, self.centre_k)
         phi, slope = self._features_and_slope(self._angles(x, "key"), "key")
-        g = self._log_weight(x)
+        weighed = self._weighed(x)
+        g = self._log_weight(weighed)
 
         def pull(dphi: Tensor, dg: Tensor | None) -> Tensor:
             dx = self._through_angles(dphi, x, slope, "key")
-            if dg is not None:
-                dx.addcmul_(x, (2.0 * self.rate[: len(dg)] * dg)[..., None])
-                self.dtau[: len(dg)] -= (g * dg).sum(1)
+            assert dg is not None
+            slopes = 2.0 * self.rate[: len(x)] * dg
+            dx.addcmul_(weighed, slopes[..., None])
+            self.dtau[: len(x)] -= (g * dg).sum(1)
+            if self.dcentre_q is not None and self.dcentre_k is not None:
+                self.dcentre_k[: len(x)] -= dx.sum(1)
+                self.dcentre_q[: len(x)] += torch.bmm(slopes[:, None], weighed).squeeze(1)
             return dx
 
         return phi.mT, g, pull
 
     def parameter_gradients(self) -> list[Tensor]:
         kernel = self.spectral
-        found = {"tau": self._over_batch(self.dtau)}
-        found |= kernel.unmix(kernel.frequency_names, self._over_batch(self.dwaves))
+        found = {"tau": self.over_batch(self.dtau)}
+        found |= kernel.unmix(kernel.frequency_names, self.over_batch(self.dwaves))
         if self.dphases is not None:
-            found |= kernel.unmix(kernel.phase_names, self._over_batch(self.dphases))
+            found |= kernel.unmix(kernel.phase_names, self.over_batch(self.dphases))
+        found |= self.centre_gradients()
         return [found[name].to(p.dtype) for name, p in kernel.named_parameters() if p.requires_grad]
 
-    def _over_batch(self, gradient: Tensor) -> Tensor:
-        return gradient.unflatten(0, (self.batch, self.heads)).sum(0)
+    def _weighed(self, x: Tensor) -> Tensor:
+        """Keys as their log-weight takes them."""
+        if self.centre_q is None:
+            return x
+        return torch.add(x, self.centre_q[: len(x), None], out=self.workspace("weighed", *x.shape))
 
     def _angles(self, x: Tensor, side: str) -> Tensor:
-        """(B * H, A, T)"""
-        angles = self.workspace(f"{side} angles", x.shape[0], self.waves.shape[1], x.shape[1])
-        torch.bmm(self.waves[: len(x)], x.mT, out=angles)
+        angles = self.products(x, f"{side} angles")
         return angles if self.phases is None else angles.add_(self.phases[: len(x)])
 
     def _log_weight(self, x: Tensor) -> Tensor:
@@ -83,10 +94,9 @@ class SpectralBlocks(BlockFeatures):
 
     def _through_angles(self, dphi: Tensor, x: Tensor, slope: Slope, side: str) -> Tensor:
         dangles = slope(dphi.mT)
-        self.dwaves[: len(x)].baddbmm_(dangles, x)
         if self.dphases is not None:
             self.dphases[: len(x)] += dangles.sum(2)
-        return torch.bmm(dangles.mT, self.waves[: len(x)], out=self.workspace(f"{side} gradients", *x.shape))
+        return self.through_products(dangles, x, f"{side} gradients")
 
     def _features(self, angles: Tensor, side: str) -> Tensor:
         """(B * H, A, T) angles, which may be overwritten, to (B * H, F, T) features."""

@@ -1,0 +1,188 @@
+"""The complex spectrum and the centres all Flexformer kernels can have."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flexformer import kernels, linear_attention, reference_attention
+from flexformer.kernels import attention_weights
+
+VARIANTS = [
+    ("flexformer-c", {"num_real": 8}),
+    ("flexformer-c", {"num_real": "all"}),
+    ("flexformer-c", {"num_real": 8, "centres": True}),
+    ("flexformer-c", {"num_real": "all", "centres": True, "learn_beta": False}),
+    ("flexformer-s", {"centres": True}),
+    ("flexformer-n", {"centres": True, "phase_bias": True}),
+]
+
+
+def disturbed(name, heads=2, dim=8, scale=0.1, **options):
+    """A kernel in float64 that has left its start."""
+    kernel = kernels.build(name, heads, dim, **options).double()
+    with torch.no_grad():
+        for parameter in kernel.parameters():
+            parameter += scale * torch.randn_like(parameter)
+    return kernel
+
+
+def value(kernel, q, k):
+    """k(q, k) of single vectors (T, D) and (S, D), head 0: (T, S)."""
+    phi_q = kernel.query_features(q[None, None].expand(1, kernel.num_heads, -1, -1))[0, 0]
+    phi_k, g = kernel.key_features(k[None, None].expand(1, kernel.num_heads, -1, -1))
+    return (phi_q @ phi_k[0, 0].T) * g[0, 0].exp()
+
+
+def gram(kernel, x):
+    """The symmetric kernel: with the factor that the query's side leaves out put back."""
+    _, g = kernel.key_features(x[None, None].expand(1, kernel.num_heads, -1, -1))
+    return value(kernel, x, x) * g[0, 0].exp()[:, None]
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_every_variant_equals_the_definition_with_all_gradients(name, options, masked, is_causal):
+    kernel = disturbed(name, **options)
+    q = torch.randn(3, 4, 150, 8, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(3, 2, 150, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    key_mask = torch.rand(3, 150) > 0.3 if masked else None
+    inputs = (q, k, v, *kernel.trained_parameters())
+    cotangent = torch.randn(3, 4, 150, 8, dtype=torch.float64)
+    results = []
+    for attention in (linear_attention, reference_attention):
+        out = attention(q, k, v, kernel, is_causal=is_causal, key_mask=key_mask)
+        results.append((out, *torch.autograd.grad(out, inputs, cotangent)))
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-9 * expected.detach().abs().max().item())
+
+
+@pytest.mark.parametrize("num_real", [0, 8, "all"])
+def test_weights_are_the_formula(num_real):
+    kernel = disturbed("flexformer-c", num_real=num_real)
+    q, k = torch.randn(5, 8, dtype=torch.float64), torch.randn(7, 8, dtype=torch.float64)
+    alpha = kernel.alpha[0]
+    expected = torch.zeros(5, 7, dtype=torch.float64)
+    for i, a in enumerate(alpha):
+        pair = i - kernel.num_real
+        wave = torch.ones(5, 7, dtype=torch.float64)
+        if pair >= 0:
+            wave = ((q @ kernel.omega[0, pair])[:, None] - k @ kernel.omega[0, pair]).cos()
+        expected += ((q @ a)[:, None] + k @ a).exp() * wave
+    expected *= (kernel.beta[0] * k.square().sum(-1)).exp()
+    ratio = value(kernel, q, k) / expected
+    torch.testing.assert_close(ratio, ratio[:, :1].expand_as(ratio))  # a factor of the query cancels
+
+
+@pytest.mark.parametrize("num_real", [0, 8, "all"])
+def test_the_complex_spectrum_is_positive_definite(num_real):
+    kernel = disturbed("flexformer-c", scale=0.5, num_real=num_real)
+    matrix = gram(kernel, torch.randn(40, 8, dtype=torch.float64))
+    torch.testing.assert_close(matrix, matrix.T)
+    scaled = matrix / (matrix.diagonal()[:, None] * matrix.diagonal()).sqrt()
+    assert torch.linalg.eigvalsh(scaled).min() > -1e-10
+
+
+def test_without_growth_it_is_the_stationary_kernel():
+    stationary = disturbed("flexformer-s")
+    kernel = kernels.build("flexformer-c", 2, 8).double()
+    with torch.no_grad():
+        kernel.alpha.zero_()
+        kernel.omega.copy_(stationary.omega)
+        kernel.beta.copy_(stationary.tau.neg().exp())
+    q, k, v = (torch.randn(1, 2, 50, 8, dtype=torch.float64) for _ in range(3))
+    torch.testing.assert_close(
+        linear_attention(q, k, v, kernel), linear_attention(q, k, v, stationary), rtol=1e-9, atol=1e-11
+    )
+
+
+def test_the_diagonal_of_the_complex_spectrum_is_convex_and_that_of_the_nonstationary_kernel_is_not():
+    line = torch.linspace(-8, 8, 201, dtype=torch.float64)[:, None] * torch.randn(8, dtype=torch.float64)
+
+    def diagonal(kernel):
+        phi = kernel.key_features(line[None, None].expand(1, 2, -1, -1))[0][0, 0]
+        return phi.square().sum(-1)
+
+    with torch.no_grad():
+        kernel = disturbed("flexformer-c", beta=0.0)
+        kernel.beta.zero_()
+        _, g = kernel.key_features(line[None, None].expand(1, 2, -1, -1))
+        growing = (2 * g[0, 0]).exp()  # phi has unit length, its size is in g
+        assert growing.diff().diff().min() > -1e-12 * growing.max()
+        assert diagonal(disturbed("flexformer-n")).diff().diff().min() < -1e-6
+
+
+@pytest.mark.parametrize("options", [{}, {"num_real": "all", "real_scale": 0.5}])
+@pytest.mark.parametrize("centres", [False, True])
+def test_the_start_estimates_softmax_at_its_temperature(options, centres):
+    kernel = kernels.build("flexformer-c", 1, 4, num_frequencies=40_000, centres=centres, **options).double()
+    if centres:
+        with torch.no_grad():
+            kernel.centre_q.normal_(std=0.5)
+            kernel.centre_k.normal_(std=0.5)
+    q, k = torch.randn(1, 1, 6, 4, dtype=torch.float64), torch.randn(1, 1, 9, 4, dtype=torch.float64)
+    weights, total, _ = attention_weights(q, k, kernel)
+    softmax = (kernel.sharpness * q @ k.mT).softmax(-1)
+    torch.testing.assert_close(weights / total[..., None], softmax, rtol=0.05, atol=0.002)
+
+
+@pytest.mark.parametrize("name", ["flexformer-s", "flexformer-n"])
+def test_centres_leave_the_softmax_start_of_the_paper_alone(name):
+    kernel = kernels.build(name, 1, 4, num_frequencies=40_000, softmax_start=True, centres=True).double()
+    with torch.no_grad():
+        kernel.centre_q.normal_(std=0.5)
+        kernel.centre_k.normal_(std=0.5)
+    q, k = (0.7 * torch.randn(1, 1, n, 4, dtype=torch.float64) for n in (6, 9))
+    weights, total, _ = attention_weights(q, k, kernel)
+    softmax = (q @ k.mT / 2).softmax(-1)
+    torch.testing.assert_close(weights / total[..., None], softmax, rtol=0.1, atol=0.01)
+
+
+@pytest.mark.parametrize("name", ["flexformer-s", "flexformer-n", "flexformer-c"])
+def test_centres_start_at_the_mean_of_what_is_visible(name):
+    kernel = kernels.build(name, 2, 4, centres=True)
+    q, k = torch.randn(3, 4, 10, 4), torch.randn(3, 2, 10, 4)
+    mask = torch.rand(3, 10) > 0.4
+    k[:, :, 0] = torch.where(mask[:, None, :1], k[:, :, 0], torch.nan)
+    kernel.initialise_from_data(q, k, mask)
+    for head in range(2):
+        torch.testing.assert_close(kernel.centre_k[head], k[:, head][mask].mean(0))
+        rows = q[:, 2 * head : 2 * head + 2].transpose(1, 2)[mask]
+        torch.testing.assert_close(kernel.centre_q[head], rows.mean((0, 1)))
+    kernel.reset_parameters()
+    assert not kernel.centre_q.any()
+
+
+def test_real_exponentials_alone_have_positive_weights_for_any_input():
+    kernel = disturbed("flexformer-c", scale=2.0, num_real="all").float()
+    q, k = 5 * torch.randn(1, 2, 30, 8), 5 * torch.randn(1, 2, 30, 8)
+    assert kernel.policy == "absolute"
+    assert (attention_weights(q, k, kernel)[0] >= 0).all()
+
+
+def test_features_have_unit_length_where_there_are_pairs():
+    kernel = disturbed("flexformer-c", num_real=4, scale=1.0)
+    phi = kernel.query_features(10 * torch.randn(1, 2, 20, 8, dtype=torch.float64))
+    torch.testing.assert_close(phi.square().sum(-1), torch.ones(1, 2, 20, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_real": 3}, "num_real 3 does not leave pairs; use an even number up to 16"),
+        ({"num_real": 18}, "num_real 18 does not leave pairs"),
+        ({"num_real": -2}, "num_real -2 is negative"),
+        ({"num_real": "some"}, "num_real 'some' is not a count"),
+        ({"real_scale": 0.0}, r"real_scale 0\.0 is not a positive number"),
+        ({"centres": 1}, "centres 1 is not a bool"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        kernels.build("flexformer-c", 2, 8, **options)
+
+
+def test_conversion_options_build_a_kernel():
+    for name in kernels.names():
+        kernels.build(name, 2, 8, **kernels.conversion_options(name))
