@@ -28,7 +28,7 @@ BUILDS_ON: dict[str, set[str]] = {
     "ops": {"kernels"},
     "attention": {"kernels", "ops"},
     "models": {"attention"},
-    "convert": {"attention"},
+    "convert": {"attention", "models"},
     "tasks": {"models"},
     "training": {"models", "tasks"},
     "distill": {"convert", "training", "tasks"},

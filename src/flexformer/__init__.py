@@ -13,8 +13,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flexformer import attention, kernels, ops
+    from flexformer import attention, kernels, models, ops, tasks, training
     from flexformer.attention import ATTENTIONS, MultiheadAttention, parameter_groups
+    from flexformer.convert import convert, load, load_adapter, restore, save_adapter
     from flexformer.ops import State, linear_attention, reference_attention
 
 __version__ = "0.1.0"
@@ -25,21 +26,30 @@ __all__ = [
     "State",
     "__version__",
     "attention",
+    "convert",
     "kernels",
     "linear_attention",
+    "load",
+    "load_adapter",
     "ops",
     "parameter_groups",
     "reference_attention",
+    "restore",
+    "save_adapter",
 ]
 
-_ROOMS = frozenset({"attention", "kernels", "ops"})
+_ROOMS = frozenset({"attention", "convert", "kernels", "models", "ops", "tasks", "training"})
 _HOMES = {
     "ATTENTIONS": "flexformer.attention",
     "MultiheadAttention": "flexformer.attention",
     "State": "flexformer.ops",
     "linear_attention": "flexformer.ops",
+    "load": "flexformer.convert",
+    "load_adapter": "flexformer.convert",
     "parameter_groups": "flexformer.attention",
     "reference_attention": "flexformer.ops",
+    "restore": "flexformer.convert",
+    "save_adapter": "flexformer.convert",
 }
 
 
