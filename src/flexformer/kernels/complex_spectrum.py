@@ -48,7 +48,8 @@ class ComplexKernel(CentredKernel):
         num_heads: heads of the keys.
         head_dim: width d of one head.
         num_frequencies: half the number of features; `head_dim` by default.
-        num_real: features that are real exponentials, 0 ... 2 `num_frequencies`; the rest are pairs.
+        num_real: features that are real exponentials, an even number up to 2 `num_frequencies`, "half" or "all" of
+            them; the rest are pairs.
         real_scale: A.
         wave_scale: B.
         scaling: the softmax scale s to start from; d^-1/2 by default.
@@ -77,7 +78,7 @@ class ComplexKernel(CentredKernel):
         require_positive_int("head_dim", head_dim)
         n = head_dim if num_frequencies is None else num_frequencies
         require_positive_int("num_frequencies", n)
-        num_real = 2 * n if num_real == "all" else num_real
+        num_real = {"all": 2 * n, "half": n - n % 2}.get(num_real, num_real) if isinstance(num_real, str) else num_real
         _require_real_count(num_real, 2 * n)
         assert isinstance(num_real, int)
         for argument, flag in (("learn_beta", learn_beta), ("centres", centres)):
@@ -155,7 +156,7 @@ class ComplexKernel(CentredKernel):
 
 def _require_real_count(num_real: int | str, features: int) -> None:
     if isinstance(num_real, str):
-        raise ValueError(f"num_real {num_real!r} is not a count; use a whole number or 'all'")
+        raise ValueError(f"num_real {num_real!r} is not a count; use a whole number, 'half' or 'all'")
     require_count("num_real", num_real)
     if num_real > features or num_real % 2:
         raise ValueError(f"num_real {num_real} does not leave pairs; use an even number up to {features}")

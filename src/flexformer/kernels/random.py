@@ -65,7 +65,7 @@ class RandomKernel(Kernel):
         require_bool("orthogonal", orthogonal)
         self.orthogonal = orthogonal
         self.redraw_interval = redraw_interval
-        self._forwards = 0
+        self.training_forwards = 0  # public, so that a resumed training goes on counting where it stopped
         self.register_buffer("projection", torch.empty(shape))
         self.redraw()
 
@@ -86,8 +86,8 @@ class RandomKernel(Kernel):
         # there with the same random numbers; counting once more would draw at the wrong one.
         if self.redraw_interval > 1 and torch._C._current_graph_task_id() != -1:
             return
-        self._forwards += 1
-        if self._forwards % self.redraw_interval == 0:
+        self.training_forwards += 1
+        if self.training_forwards % self.redraw_interval == 0:
             self.redraw()
 
     def reset_parameters(self) -> None:

@@ -1,0 +1,26 @@
+"""Speed and memory, side by side in one run."""
+
+from .attention import AttentionOptions, measure_attention
+from .decode import DecodeOptions, measure_decode
+from .model import ModelOptions, measure_model
+from .page import page_with_figures
+from .record import Record, load, name_of, new_record, read_records, write_atomically
+from .scaling import ScalingOptions, measure_scaling
+
+__all__ = [
+    "AttentionOptions",
+    "DecodeOptions",
+    "ModelOptions",
+    "Record",
+    "ScalingOptions",
+    "load",
+    "measure_attention",
+    "measure_decode",
+    "measure_model",
+    "measure_scaling",
+    "name_of",
+    "new_record",
+    "page_with_figures",
+    "read_records",
+    "write_atomically",
+]

@@ -1,0 +1,341 @@
+"""The figures of the benchmark page, written from recorded runs.
+
+A page has blocks `<!-- figures: NAME begin -->` ... `<!-- figures: NAME end -->`; what stands between is written anew.
+Prose around them may say why something is so, never how much.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from .model import BASES
+from .operations import OURS, SDPA, WHOLE
+from .record import Record
+
+ATTENTION, THREADS, CAUSAL = "attention-1-thread", "attention-2-threads", "attention-causal-1-thread"
+BFLOAT16 = "attention-bfloat16-1-thread"
+SCALING, DECODE, MODEL = "scaling-1-thread", "decode-1-thread", "model-1-thread"
+COMMANDS = {
+    ATTENTION: "flexformer bench attention",
+    THREADS: "flexformer bench attention --threads 2",
+    CAUSAL: "flexformer bench attention --is-causal",
+    BFLOAT16: "flexformer bench attention --dtype bfloat16",
+    SCALING: "flexformer bench scaling --million",
+    DECODE: "flexformer bench decode",
+    MODEL: "flexformer bench model",
+}
+TITLES = {
+    ATTENTION: "bidirectional, float32, 1 thread",
+    THREADS: "bidirectional, float32, 2 threads",
+    CAUSAL: "causal, float32, 1 thread",
+    BFLOAT16: "bidirectional, bfloat16, 1 thread",
+}
+BOTH = "forward+backward"
+
+Records = Mapping[str, Record]
+Block = Callable[[Records], str]
+
+
+def page_with_figures(text: str, records: Records) -> str:
+    """The page with its blocks written anew."""
+
+    def fill(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name not in BLOCKS:
+            raise ValueError(f"page: block {name!r} is unknown; use one of {', '.join(BLOCKS)}")
+        return f"{match['begin']}\n\n{BLOCKS[name](records)}\n\n{match['end']}"
+
+    pattern = r"(?P<begin><!-- figures: (?P<name>[\w-]+) begin -->).*?(?P<end><!-- figures: (?P=name) end -->)"
+    filled, count = re.subn(pattern, fill, text, flags=re.DOTALL)
+    if count != text.count("<!-- figures: ") / 2:
+        raise ValueError("page: a block of figures does not end, or ends under another name")
+    return filled
+
+
+class Figures:
+    """The measurements of one run by row, length and pass."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.found = {(m["row"], m["length"], m["pass"]): m for m in record["measurements"]}
+        self.rows = list(dict.fromkeys(m["row"] for m in record["measurements"]))
+        self.lengths = sorted({m["length"] for m in record["measurements"]})
+
+    def seconds(self, row: str, length: int, direction: str = BOTH) -> float | None:
+        seconds = self.found.get((row, length, direction), {}).get("seconds")
+        return seconds["median"] if seconds else None
+
+    def peak(self, row: str, length: int, direction: str = BOTH) -> int | None:
+        memory = self.found.get((row, length, direction), {}).get("memory")
+        return memory["peak_bytes"] if memory else None
+
+    def ratio(self, slow: str, fast: str, length: int, direction: str = BOTH) -> float | None:
+        return divide(self.seconds(slow, length, direction), self.seconds(fast, length, direction))
+
+    def note(self, row: str, length: int, direction: str = BOTH) -> str:
+        return (self.found.get((row, length, direction), {}).get("note") or "").partition(":")[0]
+
+
+def crossover(figures: Figures, direction: str) -> str:
+    """The length from which on flexformer-n is faster than fused softmax, between measured ones by interpolation."""
+    known = [(n, r) for n in figures.lengths if (r := figures.ratio(SDPA, OURS, n, direction))]
+    slower = [n for n, r in known if r < 1]
+    if not known:
+        return "not measured"
+    if not slower:
+        return f"at or below {known[0][0]}"
+    if slower[-1] == known[-1][0]:
+        return f"above {known[-1][0]}"
+    index = [n for n, _ in known].index(slower[-1])
+    (n0, r0), (n1, r1) = known[index : index + 2]
+    share = math.log(r0) / (math.log(r0) - math.log(r1))
+    return f"{math.exp(math.log(n0) + share * math.log(n1 / n0)):.0f}"
+
+
+def crossovers(records: Records) -> str:
+    lines = []
+    for name in TITLES:
+        if name in records:
+            figures = Figures(records[name])
+            lines.append([TITLES[name], crossover(figures, "forward"), crossover(figures, BOTH)])
+    return table(["setting", "forward", "forward and backward"], lines) or missing(ATTENTION)
+
+
+def speed_of(name: str) -> Block:
+    """Times as fast as fused softmax, forward and backward, with flexformer-n's own time below."""
+
+    def block(records: Records) -> str:
+        if name not in records:
+            return missing(name)
+        figures = Figures(records[name])
+        lines = []
+        for row in figures.rows:
+            if row != SDPA:
+                cells = [times(figures.ratio(SDPA, row, n)) or figures.note(row, n) for n in figures.lengths]
+                lines.append([bold(row), *cells])
+        for row in (SDPA, OURS):
+            lines.append([f"{row}, ms", *(milliseconds(figures.seconds(row, n)) for n in figures.lengths)])
+        return table(["forward and backward", *(f"N = {n}" for n in figures.lengths)], lines)
+
+    return block
+
+
+def peers(records: Records) -> str:
+    lines = []
+    lengths = all_lengths(records, (ATTENTION, CAUSAL))
+    for name in (ATTENTION, CAUSAL):
+        if name in records:
+            figures = Figures(records[name])
+            theirs = list(dict.fromkeys(m["row"] for m in figures.record["measurements"] if m["family"] == "peer"))
+            for row in theirs:
+                cells = [times(figures.ratio(row, OURS, n)) or figures.note(row, n) for n in lengths]
+                lines.append([row, TITLES[name].partition(",")[0], *cells])
+    if not lines:
+        return f"No other package was installed when this was measured. {missing(ATTENTION)}"
+    return table(["package", "", *(f"N = {n}" for n in lengths)], lines)
+
+
+def memory(records: Records) -> str:
+    if ATTENTION not in records:
+        return missing(ATTENTION)
+    figures = Figures(records[ATTENTION])
+    lengths = [n for n in figures.lengths if n >= 1024]
+    lines = [
+        [bold(row), *(mebibytes(figures.peak(row, n)) or figures.note(row, n) for n in lengths)]
+        for row in figures.rows
+        if row != "limit"
+    ]
+    return table(["forward and backward, MiB", *(f"N = {n}" for n in lengths)], lines)
+
+
+def whole(records: Records) -> str:
+    """flexformer-n block by block against features of the whole sequence."""
+    lines = []
+    for name in (ATTENTION, CAUSAL):
+        if name in records:
+            figures = Figures(records[name])
+            for n in figures.lengths:
+                saved = divide(figures.peak(OURS, n), figures.peak(WHOLE, n))
+                speed = figures.ratio(WHOLE, OURS, n)
+                if n >= 1024 and speed is not None:
+                    share = "" if saved is None else f"{saved:.2f}"
+                    lines.append([TITLES[name].partition(",")[0], str(n), times(speed), share])
+    return table(["", "N", "times as fast", "share of the memory"], lines) or missing(ATTENTION)
+
+
+def growth(records: Records) -> str:
+    if SCALING not in records:
+        return missing(SCALING)
+    record = records[SCALING]
+    lines = [[bold(s["row"]), s["pass"], power(s["time"]), power(s["memory"])] for s in record["slopes"]]
+    text = table(["", "pass", "time ~ N^", "memory ~ N^"], [line for line in lines if line[0] != "limit"])
+    measured = [m["length"] for m in record["measurements"] if m["length"] >= record["options"]["fit_from"]]
+    if measured:
+        text += f"\n\nFitted over N = {min(measured)} to {max(measured)}, where three lengths or more were measured."
+    million = record.get("million") or {}
+    if million.get("peak_bytes") is not None:
+        share = million["peak_bytes"] / million["tensors_bytes"]
+        text += (
+            f"\n\nA forward of {OURS} over {million['length']} tokens with one head takes "
+            f"{mebibytes(million['peak_bytes'])} MiB above its inputs, {share:.2f} times q, k, v and outputs together."
+        )
+    return text
+
+
+def limits(records: Records) -> str:
+    lines = []
+    lengths = all_lengths(records, TITLES)
+    for name in TITLES:
+        if name in records:
+            figures = Figures(records[name])
+            for direction in ("forward", BOTH):
+                cells = [times(figures.ratio(OURS, "limit", n, direction)) for n in lengths]
+                if any(cells):
+                    lines.append([TITLES[name], direction, *cells])
+    return table(["", "pass", *(f"N = {n}" for n in lengths)], lines) or missing(ATTENTION)
+
+
+def parts(records: Records) -> str:
+    """Where the time of the limit goes, at the longest length."""
+    if ATTENTION not in records:
+        return missing(ATTENTION)
+    figures = Figures(records[ATTENTION])
+    last = figures.found.get(("limit", figures.lengths[-1], BOTH), {})
+    lines = [
+        [name, str(part["times"]), milliseconds(part["times"] * part["seconds"])]
+        for name, part in last.get("parts", {}).items()
+    ]
+    return table([f"forward and backward, N = {figures.lengths[-1]}", "times", "ms together"], lines)
+
+
+def decode(records: Records) -> str:
+    if DECODE not in records:
+        return missing(DECODE)
+    measurements = records[DECODE]["measurements"]
+    contexts = sorted({m["context"] for m in measurements})
+    lines = []
+    for row in dict.fromkeys(m["row"] for m in measurements):
+        these = {m["context"]: m for m in measurements if m["row"] == row}
+        seconds = [(these[c]["seconds"] or {}).get("median") for c in contexts]
+        cells = [f"{1e3 * s:.3f}" if s else "" for s in seconds]
+        last = these[contexts[-1]]
+        lines.append([bold(row), *cells, times(divide(seconds[-1], seconds[0])), mebibytes(last["state_bytes"])])
+    head = ["ms a token after", *(str(c) for c in contexts), "last / first", f"MiB kept at {contexts[-1]}"]
+    return table(head, lines)
+
+
+def model(records: Records) -> str:
+    if MODEL not in records:
+        return missing(MODEL)
+    figures = Figures(records[MODEL])
+    length, step = figures.lengths[0], "training step"
+    lines = []
+    for row in figures.rows:
+        peak = figures.peak(row, length, step)
+        saved = [divide(peak, figures.peak(base, length, step)) for base in BASES]
+        seconds = figures.seconds(row, length, step)
+        lines.append(
+            [
+                bold(row),
+                f"{seconds:.2f}" if seconds else figures.note(row, length, step),
+                *(times(figures.ratio(base, row, length, step)) for base in BASES),
+                mebibytes(peak),
+                *("" if share is None else f"{1 - share:.0%}" for share in saved),
+            ]
+        )
+    bases = ("unfused with dropout", "unfused", "SDPA")
+    speed, less = [f"speed, {base} = 1" for base in bases], [f"less than {base}" for base in bases]
+    return table(["attention", "s a step", *speed, "MiB", *less], lines)
+
+
+def losses(records: Records) -> str:
+    """Everything that was faster than flexformer-n, by setting."""
+    lines = []
+    for name in TITLES:
+        if name not in records:
+            continue
+        figures = Figures(records[name])
+        for row in figures.rows:
+            if row in (OURS, "limit"):
+                continue
+            faster = {n: r for n in figures.lengths if (r := figures.ratio(OURS, row, n)) and r > 1}
+            if faster:
+                cells = ", ".join(f"{n} ({r:.1f}x)" for n, r in faster.items())
+                lines.append([TITLES[name], row, cells])
+    return table(["setting", "faster than flexformer-n, forward and backward", "at N"], lines) or missing(ATTENTION)
+
+
+def runs(records: Records) -> str:
+    lines = []
+    for name in COMMANDS:
+        if name in records:
+            record = records[name]
+            where = f"{record['machine']['cpu']}, {record['machine']['cores']} cores"
+            load = "" if record["load_before"] is None else f"{record['load_before']:.1f}"
+            torch, commit, date = record["versions"]["torch"], record["commit"] or "", record["date"][:10]
+            lines.append([f"`{record['command']}`", where, load, torch, commit, date])
+    return table(["command", "machine", "load before", "torch", "commit", "date"], lines) or missing(ATTENTION)
+
+
+BLOCKS: dict[str, Block] = {
+    "runs": runs,
+    "crossover": crossovers,
+    "speed": speed_of(ATTENTION),
+    "speed-2-threads": speed_of(THREADS),
+    "speed-causal": speed_of(CAUSAL),
+    "speed-bfloat16": speed_of(BFLOAT16),
+    "peers": peers,
+    "memory": memory,
+    "whole": whole,
+    "growth": growth,
+    "limit": limits,
+    "limit-parts": parts,
+    "decode": decode,
+    "model": model,
+    "losses": losses,
+}
+
+
+def all_lengths(records: Records, names: Iterable[str]) -> list[int]:
+    """The lengths of any of these runs."""
+    return sorted({n for name in names if name in records for n in Figures(records[name]).lengths})
+
+
+def missing(name: str) -> str:
+    return f"Not measured yet: run `{COMMANDS[name]}`, then `flexformer bench report`."
+
+
+def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; nothing where there are no lines."""
+    lines = list(lines)
+    if not lines:
+        return ""
+    rule = ["---", *("---:" for _ in head[1:])]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *lines))
+
+
+def divide(a: float | None, b: float | None) -> float | None:
+    return None if a is None or not b else a / b
+
+
+def times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.1f}x"
+
+
+def milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1e3 * seconds:.3g}" if seconds < 1 else f"{1e3 * seconds:.0f}"
+
+
+def mebibytes(size: Any) -> str:
+    return "" if size is None else f"{size / 2**20:.1f}"
+
+
+def power(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def bold(row: str) -> str:
+    return f"**{row}**" if row == OURS else row
