@@ -11,6 +11,10 @@ SOURCES := src tests examples scripts
 SLICE := not slow$(if $(FLEXFORMER_DATA),, and not data)
 FULL := $(if $(FLEXFORMER_DATA),,not data)
 
+# Every test computes on one thread, so two processes use two cores; a file's tests stay together for its fixtures.
+JOBS ?= 2
+PARALLEL := --numprocesses $(JOBS) --dist loadfile
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-full lint format wheel clean
 
@@ -36,10 +40,10 @@ run: $(READY) ## check this machine, then train a small language model
 	$(BIN)/python examples/byte_lm.py
 
 test: lint wheel ## lint, wheel and tests, without the slow ones (what CI runs)
-	$(BIN)/python -m pytest -m "$(SLICE)"
+	$(BIN)/python -m pytest $(PARALLEL) -m "$(SLICE)"
 
 test-full: lint wheel ## lint, wheel and all tests
-	$(BIN)/python -m pytest -m "$(FULL)"
+	$(BIN)/python -m pytest $(PARALLEL) -m "$(FULL)"
 
 lint: $(READY) ## ruff, ruff format and mypy, changing nothing
 	$(BIN)/python -m ruff check $(SOURCES)
