@@ -13,7 +13,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flexformer import attention, kernels, models, ops, tasks, training
+    from flexformer import attention, kernels, ops
+    from flexformer import models as models
+    from flexformer import tasks as tasks
+    from flexformer import training as training
     from flexformer.attention import ATTENTIONS, MultiheadAttention, parameter_groups
     from flexformer.convert import convert, load, load_adapter, restore, save_adapter
     from flexformer.ops import State, linear_attention, reference_attention
@@ -38,7 +41,7 @@ __all__ = [
     "save_adapter",
 ]
 
-_ROOMS = frozenset({"attention", "convert", "kernels", "models", "ops", "tasks", "training"})
+_ROOMS = frozenset({"attention", "convert", "distill", "kernels", "models", "ops", "tasks", "training"})
 _HOMES = {
     "ATTENTIONS": "flexformer.attention",
     "MultiheadAttention": "flexformer.attention",

@@ -7,7 +7,8 @@ import re
 import textwrap
 from collections.abc import Callable
 from inspect import getdoc
-from typing import Any, get_type_hints
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
 
 import jsonargparse
 
@@ -18,12 +19,31 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, jsonargparse.DefaultH
     """Types and defaults beside every option; descriptions and examples as they were written."""
 
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+PresetFinder = Callable[[dict[str, Any]], Path]
+
+
+def with_presets(find: PresetFinder) -> Callable[[Command], Command]:
+    """Let a command take the options that are not given from a preset file, a YAML file as for `--config`.
+
+    Args:
+        find: Given the options as they stand without a preset, the file to read; raises `UsageError` if there is none.
+    """
+
+    def mark(function: Command) -> Command:
+        function.find_preset = find  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
 def parse(function: Callable[..., Any], program: str, arguments: list[str]) -> dict[str, Any]:
     """Read a command line for `function`.
 
     Parameters without a default are positional, the others are options. `--config FILE` reads options from
     YAML, later options override it, nested ones by dotted names; `--print_config` prints what would be used.
     A bool is a flag: `--json` means `--json=true`. `--dry-run` and `--dry_run` are the same option.
+    Where the function was marked by `with_presets`, everything given comes before the preset's options.
 
     Args:
         function: Typed; the `Args:` of its docstring describe the options, its `Example:` shows one use.
@@ -53,8 +73,13 @@ def parse(function: Callable[..., Any], program: str, arguments: list[str]) -> d
         if flags & set(action.option_strings):
             action.nargs = "?"  # so that the help shows the value as optional
     known = [option for action in parser._actions for option in action.option_strings]
+    arguments = _normalise(arguments, flags)
+    find_preset: PresetFinder | None = getattr(function, "find_preset", None)
     try:
-        options = parser.parse_args(_normalise(arguments, flags))
+        if find_preset is not None:
+            asked = [a for a in arguments if a.partition("=")[0] != "--print_config"]
+            arguments = ["--config", str(find_preset(dict(parser.parse_args(asked)))), *arguments]
+        options = parser.parse_args(arguments)
         options.pop("config", None)
         return dict(parser.instantiate(options).as_dict())
     except jsonargparse.ArgumentError as error:

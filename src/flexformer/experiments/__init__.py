@@ -1,0 +1,1 @@
+"""Experiments: the settings they start from."""

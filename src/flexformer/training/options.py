@@ -1,0 +1,213 @@
+"""What a training run can be told: the one source of options, their help and the keys of preset files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias
+
+ScheduleName: TypeAlias = Literal["rsqrt", "cosine", "inverse-sqrt", "linear", "constant"]
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Which examples are read, and how much of them.
+
+    Args:
+        root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
+        max_length: Tokens per sequence; default the paper's.
+        options: The task's own options by name, such as the sizes of a generated set.
+        train_limit: Train on this many examples only.
+        validation_limit: Validate on this many only.
+        test_limit: Test on this many only.
+    """
+
+    root: str | None = None
+    max_length: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    train_limit: int | None = None
+    validation_limit: int | None = None
+    test_limit: int | None = None
+
+    def limit(self, split: str) -> int | None:
+        """How many examples of a split are read; None for all."""
+        limit: int | None = getattr(self, f"{split}_limit")
+        return limit
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The encoder's size and shape.
+
+    Args:
+        layers: Blocks.
+        heads: Attention heads.
+        width: Of the residual stream.
+        feed_forward: Width inside the feed-forward layers, and of the classifier's hidden layer.
+        head_dim: Width of one head; default width / heads.
+        positions: Fixed sinusoids, or learned vectors.
+        pooling: Class token, mean of all tokens, or the first token.
+        dropout: Of embeddings and of every layer's output.
+        attention_dropout: Of attention weights, where an attention forms them.
+        interaction: What the head of pairs sees, [x, y, x*y, x-y] (full) or [x, y] (concatenation).
+        attention_options: The attention's own options by name, such as num_frequencies.
+    """
+
+    layers: int = 2
+    heads: int = 2
+    width: int = 64
+    feed_forward: int = 128
+    head_dim: int | None = None
+    positions: Literal["sinusoid", "learned"] = "sinusoid"
+    pooling: Literal["cls", "mean", "first"] = "cls"
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    interaction: Literal["full", "concatenation"] = "full"
+    attention_options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OptimizerOptions:
+    """AdamW; kernel parameters never decay.
+
+    Args:
+        lr: Base learning rate; what it means depends on the schedule.
+        weight_decay: Decoupled, of all but kernel parameters.
+        beta1: Decay of the mean of gradients.
+        beta2: Decay of the mean of their squares.
+        eps: Added to the root of the latter.
+        clip: Largest norm of the gradient; 0 does not clip.
+    """
+
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.98
+    eps: float = 1e-9
+    clip: float = 0.0
+
+
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """The learning rate at step t = 1, 2, ..., w the warm-up steps and T all steps.
+
+    Args:
+        name: rsqrt: lr min(1, t/w) / sqrt(max(t, w)). cosine: lr min(1, t/w) (1 + cos(pi (t-w)/T)) / 2.
+            inverse-sqrt: lr min(t/w, sqrt(w/t)). linear: lr min(t/w, (T-t+1)/(T-w)). constant: lr min(1, t/w).
+        warmup: Steps of linear warm-up.
+    """
+
+    name: ScheduleName = "cosine"
+    warmup: int = 100
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How long and in which portions.
+
+    Args:
+        steps: Optimiser steps.
+        batch_size: Examples per step and process.
+        accumulation: Portions a batch is computed in, to save memory.
+        eval_batch_size: Examples per portion of an evaluation; default batch_size.
+        evaluate_every: Steps between evaluations on the validation set.
+        save_every: Steps between checkpoints; default evaluate_every.
+        log_every: Steps between entries of the log.
+        select: Which weights are kept and tested: the final ones, or those best on the validation set.
+        bf16: Compute in bfloat16 where autocast does; kernels stay in float32.
+        gradient_checkpointing: Recompute blocks in the backward pass to save memory.
+        device: The GPU where there is one, or the CPU in any case.
+        tensorboard: Write TensorBoard files where tensorboard is installed.
+    """
+
+    steps: int = 1000
+    batch_size: int = 32
+    accumulation: int = 1
+    eval_batch_size: int | None = None
+    evaluate_every: int = 100
+    save_every: int | None = None
+    log_every: int = 10
+    select: Literal["final", "best"] = "final"
+    bf16: bool = False
+    gradient_checkpointing: bool = False
+    device: Literal["auto", "cpu"] = "auto"
+    tensorboard: bool = True
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Everything that decides what a run does.
+
+    Args:
+        task: A name in `flexformer.tasks.names()`.
+        attention: A name in `flexformer.ATTENTIONS` or of a registered kernel.
+        preset: The name of the settings it started from; the scale its results are labelled with.
+        seed: Of weights, dropout and the order of examples.
+        data: See `DataOptions`.
+        model: See `ModelOptions`.
+        optimizer: See `OptimizerOptions`.
+        schedule: See `ScheduleOptions`.
+        training: See `TrainingOptions`.
+    """
+
+    task: str
+    attention: str = "flexformer-n"
+    preset: str = "custom"
+    seed: int = 0
+    data: DataOptions = field(default_factory=DataOptions)
+    model: ModelOptions = field(default_factory=ModelOptions)
+    optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
+    schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+
+    def __post_init__(self) -> None:
+        check(self.optimizer, self.schedule, self.training)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON and YAML."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RunOptions:
+        """The inverse of `as_dict`; unknown keys raise."""
+        groups = {
+            "data": DataOptions,
+            "model": ModelOptions,
+            "optimizer": OptimizerOptions,
+            "schedule": ScheduleOptions,
+            "training": TrainingOptions,
+        }
+        return cls(**{key: groups[key](**value) if key in groups else value for key, value in values.items()})
+
+
+def check(optimizer: OptimizerOptions, schedule: ScheduleOptions, training: TrainingOptions) -> None:
+    """Raise, with the option's name, where a value makes no sense."""
+    positive = {
+        "training.steps": training.steps,
+        "training.batch_size": training.batch_size,
+        "training.accumulation": training.accumulation,
+        "training.evaluate_every": training.evaluate_every,
+        "training.log_every": training.log_every,
+        "optimizer.lr": optimizer.lr,
+    }
+    for name, optional in (
+        ("training.eval_batch_size", training.eval_batch_size),
+        ("training.save_every", training.save_every),
+    ):
+        if optional is not None:
+            positive[name] = optional
+    for name, value in positive.items():
+        if not value > 0:
+            raise ValueError(f"{name} {value} is too small; use more than 0")
+    not_negative = {
+        "schedule.warmup": schedule.warmup,
+        "optimizer.weight_decay": optimizer.weight_decay,
+        "optimizer.clip": optimizer.clip,
+    }
+    for name, value in not_negative.items():
+        if not value >= 0:
+            raise ValueError(f"{name} {value} is negative; use 0 or more")
+    if training.batch_size % training.accumulation:
+        raise ValueError(
+            f"training.batch_size {training.batch_size} is not divisible by {training.accumulation} "
+            "(training.accumulation); use a divisor of it"
+        )

@@ -1,0 +1,228 @@
+"""A run's folder and the record in it: what was asked, with what it ran, what came out.
+
+run.json       the record, see `Record`
+config.yaml    the options, to be used again with --config
+log.jsonl      losses and evaluations, one line each
+model/         the weights that were tested, as `save_pretrained` writes them
+checkpoints/   while the run is unfinished
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from flexformer import __version__
+
+from .atomic import write_folder, write_json, write_text
+from .job import Settings
+
+PACKAGES = ("torch", "transformers", "accelerate", "numpy")
+
+# Where the data lies, not which; and what does not change what is learned.
+IRRELEVANT = {"data.root", "training.tensorboard"}
+
+
+class RunFolderError(ValueError):
+    """The folder cannot take this run."""
+
+
+@dataclass
+class Record:
+    """What `run.json` holds."""
+
+    command: list[str]
+    task: str
+    attention: str
+    scale: str
+    seed: int
+    options: dict[str, Any]
+    status: str = "running"
+    """running (or killed), interrupted, diverged or finished"""
+    parameters: int = 0
+    steps: int = 0
+    selected_step: int = 0
+    """the step whose weights were kept and tested"""
+    tokens: int = 0
+    """read in training, padding not counted"""
+    seconds: float = 0.0
+    """of the whole run, evaluations and earlier pieces included"""
+    step_seconds: float | None = None
+    """the median training step"""
+    peak_memory: int | None = None
+    """bytes a training step takes at most beyond what was held before training"""
+    metrics: dict[str, float] = field(default_factory=dict)
+    commit: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, options: Settings, command: list[str]) -> Record:
+        """The record of a run that starts here and now."""
+        return cls(
+            command=command,
+            task=options.task,
+            attention=options.attention,
+            scale=options.preset,
+            seed=options.seed,
+            options=options.as_dict(),
+            commit=commit(),
+            versions=versions(),
+            machine=machine(),
+        )
+
+
+class RunFolder:
+    """The folder of one run.
+
+    Args:
+        path: Made if it is not there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.record_file = path / "run.json"
+        self.log_file = path / "log.jsonl"
+        self.config_file = path / "config.yaml"
+        self.model = path / "model"
+        self.checkpoints = path / "checkpoints"
+        self.tensorboard = path / "tensorboard"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from running in the folder; a killed one's lock goes with it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = self.path / ".lock"
+        try:
+            import fcntl
+        except ImportError:  # no such locks on this system
+            yield
+            return
+        with lock.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunFolderError(f"{self.path}: another process is running here; wait, or choose another") from None
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    self.path.rmdir()  # where nothing came of it
+
+    def read(self) -> Record | None:
+        """The record, None if there is none."""
+        try:
+            text = self.record_file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        try:
+            return Record(**json.loads(text))
+        except (json.JSONDecodeError, TypeError) as error:
+            raise RunFolderError(f"{self.record_file}: not the record of a run: {error}") from error
+
+    def write(self, record: Record) -> None:
+        """Write the record."""
+        write_json(self.record_file, asdict(record))
+
+    def save_model(self, model: Any) -> None:
+        """Write a Hugging Face model as a whole."""
+        write_folder(self.model, lambda path: model.save_pretrained(path))
+
+    def check(self, options: Settings) -> Record | None:
+        """The record of the run that these options describe, if it is here; None if the folder is free for it.
+
+        Raises:
+            RunFolderError: The folder holds another run, or something that is no run at all.
+        """
+        record = self.read()
+        if record is not None:
+            other = differences(record.options, options.as_dict())
+            if other:
+                raise RunFolderError(
+                    f"{self.path} holds a run with {_and(other, 0)}, not {_and(other, 1)}; choose another folder or "
+                    "remove this one"
+                )
+            return record
+        if any(path.name != ".lock" for path in self.path.iterdir()):
+            raise RunFolderError(f"{self.path} is not empty and holds no run; choose another folder")
+        return None
+
+    def begin(self, options: Settings, command: list[str]) -> Record:
+        """Start the record of a new run."""
+        record = Record.begin(options, command)
+        self.checkpoints.mkdir()
+        write_text(self.config_file, yaml.safe_dump(options.as_dict(), sort_keys=False))
+        self.write(record)
+        return record
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Options by dotted name that differ, with both values."""
+    flat_old, flat_new = _flat(old), _flat(new)
+    return {
+        name: (flat_old.get(name), flat_new.get(name))
+        for name in sorted(flat_old.keys() | flat_new.keys())
+        if name not in IRRELEVANT and flat_old.get(name) != flat_new.get(name)
+    }
+
+
+def _flat(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in options.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _and(values: dict[str, tuple[Any, Any]], which: int) -> str:
+    return ", ".join(f"{name} {pair[which]}" for name, pair in values.items())
+
+
+def versions() -> dict[str, str]:
+    """Of this package and those that results depend on."""
+    found = {"flexformer": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """What the run computes on."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    system = f"{platform.system()} {platform.machine()}"
+    return {"system": system, "cores": os.cpu_count(), "threads": torch.get_num_threads(), "device": device}
+
+
+def commit() -> str | None:
+    """The commit of the checkout this package runs from, "-dirty" if it was changed since; None outside of one."""
+    package = Path(__file__).resolve().parents[1]
+
+    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", "-C", str(package), *arguments], capture_output=True, text=True, timeout=10)
+
+    try:
+        # An installed package may lie inside somebody else's repository.
+        if git("ls-files", "--error-unmatch", "__init__.py").returncode:
+            return None
+        head = git("rev-parse", "HEAD")
+        changed = git("status", "--porcelain", "--", ".")
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if head.returncode:
+        return None
+    return head.stdout.strip() + ("-dirty" if changed.stdout.strip() else "")
