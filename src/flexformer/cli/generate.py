@@ -1,0 +1,223 @@
+"""`flexformer generate`: let a language model write."""
+
+from __future__ import annotations
+
+import json as json_format
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, TextStreamer
+from transformers.cache_utils import Cache
+
+from flexformer.bench.generation import TokenCost, token_costs, with_attention
+from flexformer.cli.main import UserError, console
+from flexformer.convert import load as load_converted
+from flexformer.convert import manifest
+from flexformer.convert.swap import CONFIG_KEY
+from flexformer.models import CausalLM
+from flexformer.training import RunFolder, checkpoints
+from flexformer.training.run import quiet_libraries
+
+
+def generate(
+    checkpoint: Path,
+    prompt: str = "",
+    tokens: int = 200,
+    greedy: bool = False,
+    temperature: float = 0.8,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    beams: int = 1,
+    chunk: int | None = None,
+    seed: int = 0,
+    compare: str | None = None,
+    contexts: list[int] = [128, 512, 2048, 8192],  # noqa: B006  (never changed)
+    json: bool = False,
+) -> int:
+    """Write a continuation of a prompt with a trained language model, token by token.
+
+    The text goes to the output as it is written; speed and the memory of the state to the error stream. With --compare
+    the same model with another attention is timed beside it, after contexts of growing length.
+
+    Args:
+        checkpoint: The folder of a run, of a checkpoint in it, or of any causal model, converted ones too.
+        prompt: What to continue; nothing by default.
+        tokens: How many to write.
+        greedy: Always take the likeliest token instead of drawing one.
+        temperature: Below 1 for likelier tokens, above 1 for more varied ones.
+        top_k: Draw among so many of the likeliest tokens; 0 for all.
+        top_p: Draw among the likeliest tokens that make up this share; 1 for all.
+        beams: Follow this many continuations and write the likeliest as a whole, without drawing.
+        chunk: Read the prompt in pieces of so many tokens, to save memory.
+        seed: Of what is drawn.
+        compare: Also time this attention in place of the model's own, such as softmax.
+        contexts: Lengths for --compare.
+        json: Print text and figures as JSON.
+
+    Example:
+        flexformer generate runs/lm-flexformer-n-cpu-0 --prompt "def main(" --tokens 300 --compare softmax
+    """
+    for name, value in (("tokens", tokens), ("beams", beams)):
+        if value < 1:
+            raise UserError(f"{name} {value} is too small; use 1 or more")
+    notes = Console(stderr=True, highlight=False)
+    how: dict[str, Any] = {"do_sample": False, "num_beams": beams}
+    if not greedy and beams == 1:
+        how = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    with quiet_libraries():
+        model, tokenizer = load(weights_of(checkpoint))
+        ids = _read(prompt, model, tokenizer, notes)
+        torch.manual_seed(seed)
+        if not json:
+            print(prompt, end="", flush=True)
+        written = _write(model, tokenizer, ids, how | {"max_new_tokens": tokens, "prefill_chunk_size": chunk}, not json)
+        costs = [] if compare is None else _compare(model, compare, contexts, notes)
+    if json:
+        print(json_format.dumps({"prompt": prompt, **asdict(written), "costs": [asdict(cost) for cost in costs]}))
+        return 0
+    notes.print(
+        f"{written.tokens} tokens, {written.tokens_per_second:.0f} a second; {_size(written.state_bytes)} remember "
+        f"{written.context:,} tokens"
+    )
+    if costs:
+        console().print(_table(costs))
+    return 0
+
+
+@dataclass(frozen=True)
+class _Written:
+    text: str
+    tokens: int
+    tokens_per_second: float
+    seconds: float
+    context: int
+    state_bytes: int
+
+
+def _write(model: Any, tokenizer: Any, ids: torch.Tensor, how: dict[str, Any], aloud: bool) -> _Written:
+    """Continue `ids` (1, T), aloud token by token, save with beams, which are chosen in the end."""
+    beams = how.get("num_beams", 1) > 1
+    streamer = _TimedStreamer(tokenizer, aloud)
+    how = how if beams else how | {"streamer": streamer}
+    started = time.perf_counter()
+    found = model.generate(
+        input_ids=ids, attention_mask=torch.ones_like(ids), return_dict_in_generate=True, use_cache=True, **how
+    )
+    seconds = time.perf_counter() - started
+    new = found.sequences[0, ids.shape[1] :]
+    text = tokenizer.decode(new)
+    if aloud:
+        print(text if beams else "")
+    cache = found.past_key_values
+    rate = streamer.rate or len(new) / seconds
+    return _Written(text, len(new), rate, seconds, int(cache.get_seq_length()), state_bytes(cache))
+
+
+def weights_of(path: Path) -> Path:
+    """The folder of the weights that a user means: of a finished run, of an unfinished one, or the folder itself."""
+    if not path.is_dir():
+        raise UserError(f"{path} is not a folder; name a run, a checkpoint or a model that was saved")
+    run = RunFolder(path)
+    if run.record_file.is_file():
+        found = checkpoints.last(run.checkpoints)
+        if found is None and not run.model.is_dir():
+            raise UserError(f"{path} holds no weights yet: no model and no checkpoint")
+        return run.model if found is None else found[0]
+    if (path / "config.json").is_file() or (path / manifest.FILE).is_file():
+        return path
+    raise UserError(f"{path} holds no model: there is no run.json and no config.json")
+
+
+def load(folder: Path) -> tuple[PreTrainedModel, Any]:
+    """A causal model and its tokenizer."""
+    if (folder / manifest.FILE).is_file() or hasattr(AutoConfig.from_pretrained(folder), CONFIG_KEY):
+        model = load_converted(folder)
+    else:
+        model = AutoModelForCausalLM.from_pretrained(folder)
+    if not model.can_generate():
+        raise UserError(f"{folder} holds a {type(model).__name__}, which does not generate; name a language model")
+    return model.eval(), AutoTokenizer.from_pretrained(folder)
+
+
+def state_bytes(cache: Cache) -> int:
+    """Memory of what a cache holds: states, or keys and values."""
+    total = 0
+    for layer in cache.layers:
+        held = (getattr(layer, "keys", None), getattr(layer, "values", None))
+        total += getattr(layer, "nbytes", None) or sum(x.nbytes for x in held if x is not None)
+    return total
+
+
+def _read(prompt: str, model: PreTrainedModel, tokenizer: Any, notes: Console) -> torch.Tensor:
+    """(1, T) token ids; of nothing, what stands before a text."""
+    found = tokenizer(prompt).input_ids
+    if not found:
+        start = model.config.bos_token_id
+        if start is None:
+            raise UserError("prompt is empty and this model has no token to start with; give it a prompt")
+        found = [start]
+    unknown = found.count(tokenizer.unk_token_id) if tokenizer.unk_token_id is not None else 0
+    if unknown:
+        notes.print(f"{unknown} of {len(found)} words are not in the vocabulary and are read as {tokenizer.unk_token}")
+    return torch.tensor([found], device=model.device)
+
+
+class _TimedStreamer(TextStreamer):
+    """Writes text as it comes, and knows when the first and the last token came."""
+
+    def __init__(self, tokenizer: Any, aloud: bool) -> None:
+        super().__init__(tokenizer, skip_prompt=True)
+        self.aloud = aloud
+        self.times: list[float] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        if not self.next_tokens_are_prompt:
+            self.times.append(time.perf_counter())
+        super().put(value)
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        if self.aloud:
+            print(text, end="", flush=True)
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens a second after the first, which waits for the prompt to be read."""
+        return (len(self.times) - 1) / (self.times[-1] - self.times[0]) if len(self.times) > 1 else None
+
+
+def _compare(model: PreTrainedModel, attention: str, contexts: list[int], notes: Console) -> list[TokenCost]:
+    if not isinstance(model, CausalLM):
+        raise UserError(f"compare is for language models of ours; this is a {type(model).__name__}")
+    costs: list[TokenCost] = []
+    with notes.status("timing") as status:
+
+        def show(what: str, done: int, total: int) -> None:
+            status.update(f"{escape(what)}, {done:,} of {total:,} tokens")
+
+        for candidate in (model, with_attention(model, attention)):
+            costs += token_costs(candidate, contexts, progress=show)
+    return costs
+
+
+def _table(costs: list[TokenCost]) -> Table:
+    names = list(dict.fromkeys(cost.attention for cost in costs))
+    table = Table(title="One more token after a context", title_justify="left")
+    table.add_column("context", justify="right")
+    for name in names:
+        table.add_column(f"{name}\nms", justify="right")
+        table.add_column("\nmemory", justify="right")
+    for context in sorted({cost.context for cost in costs}):
+        cells = [cost for name in names for cost in costs if (cost.attention, cost.context) == (name, context)]
+        numbers = [text for c in cells for text in (f"{1000 * c.seconds:.2f}", _size(c.state_bytes))]
+        table.add_row(f"{context:,}", *numbers)
+    return table
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"

@@ -1,0 +1,132 @@
+"""The commands for language models: train lm, evaluate, generate, reproduce params and the sweep."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from flexformer.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "run"
+    assert main(["train", "lm", "--preset", "smoke", *where(folder), "--training.steps", "20"]) == 0
+    return folder
+
+
+def where(folder):
+    return ["--data.root", str(folder.parent / "data"), "--output", str(folder)]
+
+
+def test_train_command_shows_the_result_and_how_to_use_it(run, capsys):
+    assert main(["train", "lm", "--preset", "smoke", *where(run), "--training.steps", "20"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    record = json.loads((run / "run.json").read_text())
+    assert f"{record['metrics']['test_bits_per_byte']:.3f}" in shown
+    assert f"flexformer generate {run}" in shown
+    assert main(["train", "lm", "--preset", "smoke", *where(run), "--training.steps", "20", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == record
+
+
+def test_evaluate_command_knows_language_models(run, capsys):
+    assert main(["evaluate", str(run), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    record = json.loads((run / "run.json").read_text())
+    assert found["bits_per_byte"] == pytest.approx(record["metrics"]["test_bits_per_byte"])
+    assert main(["evaluate", str(run), "--split", "validation"]) == 0
+    assert "bits per byte" in capsys.readouterr().out
+
+
+def test_text_is_written_after_the_prompt_and_figures_elsewhere(run, capsys):
+    assert main(["generate", str(run), "--prompt", "import ", "--tokens", "12", "--seed", "3"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("import ")
+    assert "12 tokens," in shown.err
+    assert "remember 18 tokens" in shown.err
+
+
+@pytest.mark.parametrize(
+    "how", [["--greedy"], ["--beams", "3"], ["--chunk", "2", "--greedy"], ["--top_k", "5"]], ids=str
+)
+def test_every_way_of_writing_works_and_repeats_itself(run, capsys, how):
+    texts = []
+    for _ in range(2):
+        assert main(["generate", str(run), "--prompt", "import os", "--tokens", "10", "--json", *how]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["tokens"] == 10
+        assert found["context"] == 18
+        texts.append(found["text"])
+    assert texts[0] == texts[1]
+
+
+def test_prompt_may_be_empty(run, capsys):
+    assert main(["generate", str(run), "--tokens", "5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["context"] == 5
+
+
+def test_comparison_shows_a_flat_state_beside_one_that_grows(run, capsys):
+    assert main(["generate", str(run), "--tokens", "2", "--compare", "softmax", "--contexts", "[16,64]", "--json"]) == 0
+    costs = json.loads(capsys.readouterr().out)["costs"]
+    sizes = {(cost["attention"], cost["context"]): cost["state_bytes"] for cost in costs}
+    assert sizes["flexformer-n", 16] == sizes["flexformer-n", 64]
+    assert 4 * sizes["softmax", 16] == sizes["softmax", 64]
+    assert all(cost["seconds"] > 0 for cost in costs)
+    assert main(["generate", str(run), "--tokens", "2", "--compare", "linear", "--contexts", "[16]"]) == 0
+    assert "One more token after a context" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "nowhere is not a folder; name a run, a checkpoint or a model"),
+        (["{empty}"], "holds no model: there is no run.json and no config.json"),
+        (["{run}", "--tokens", "0"], "tokens 0 is too small"),
+        (["{run}", "--compare", "sofmax", "--tokens", "1"], "attention 'sofmax' is unknown"),
+        (["{run}", "--compare", "softmax", "--contexts", "[0]", "--tokens", "1"], "contexts [0] must be"),
+    ],
+)
+def test_mistakes_are_explained_in_one_line(run, tmp_path, capsys, arguments, message):
+    arguments = [argument.format(empty=tmp_path, run=run) for argument in arguments]
+    assert main(["generate", *arguments]) == 1
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("flexformer generate: error:")
+    assert message in error
+
+
+def test_wrong_text_is_explained_and_nothing_written(tmp_path, capsys):
+    command = ["train", "lm", "--preset", "smoke", "--data.source", str(tmp_path / "no.txt"), *where(tmp_path / "run")]
+    assert main(command) == 1
+    assert "is neither a file nor a folder" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "run.json").exists()
+    assert main(["train", "--preset", "smoke", "lm"]) == 2
+    assert "put it first: flexformer train lm" in capsys.readouterr().err
+    assert main(["train", "lm", "--preset", "paper"]) == 2
+    assert "use one of cpu, paper-big, paper-small, smoke" in capsys.readouterr().err
+
+
+def test_parameters_stand_beside_the_papers(capsys):
+    assert main(["reproduce", "params", "--json"]) == 0
+    rows = {(row["size"], row["attention"]): row for row in json.loads(capsys.readouterr().out)}
+    assert rows["small", "softmax"]["total"] == 41_267_200
+    assert rows["big", "softmax"]["total"] == 246_933_504
+    assert rows["small", "flexformer-s"]["added"] == 196_656
+    assert rows["big", "flexformer-n"]["added"] == 2_097_408
+    assert rows["small", "flexformer-n"]["added_percent"] == pytest.approx(0.953, abs=5e-4)
+    assert rows["small", "flexformer-n"]["paper_percent"] == 0.97
+    assert rows["small", "flexformer-s"]["layer_percent"] == pytest.approx(100 / 96, rel=3e-3)
+    assert rows["big", "flexformer-n"]["layer_percent"] == pytest.approx(100 / 96, rel=3e-3)
+    assert main(["reproduce", "params"]) == 0
+    assert "246,933,504" in capsys.readouterr().out
+
+
+def test_sweep_over_frequencies_takes_language_models(tmp_path, capfd):
+    pytest.importorskip("matplotlib")
+    command = ["reproduce", "frequencies", "--tasks", "[lm]", "--preset", "smoke", "--multiples", "[0.5]", "--json"]
+    command += ["--root", str(tmp_path / "data"), "--output", str(tmp_path / "out")]
+    assert main(command) == 0
+    (point,) = json.loads(capfd.readouterr().out)
+    assert (point["task"], point["frequencies"], point["test_accuracy"]) == ("lm", 8, None)
+    assert point["test_perplexity"] > 1
+    assert (tmp_path / "out/frequencies.png").read_bytes().startswith(b"\x89PNG")
