@@ -1,0 +1,115 @@
+"""`flexformer convert`: from a pretrained model and some text to a linear model and a report."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from flexformer.cli.arguments import with_presets
+from flexformer.cli.distill import find_preset, layer_table, output_table
+from flexformer.cli.interruption import reported
+from flexformer.cli.main import console
+from flexformer.distill import DistillOptions, KernelOptions, LossOptions, TextOptions, procedures
+from flexformer.distill.job import ADAPTER, REPORT
+from flexformer.experiments.conversion import MODELS, Cost, as_rows, costs, lengths_for, page
+from flexformer.training import OptimizerOptions, ScheduleOptions, TrainingOptions
+from flexformer.training.atomic import write_json, write_text
+
+COSTS, PAGE = "costs.json", "report.md"
+
+
+@with_presets(find_preset)
+def convert(
+    base: str,
+    text: str,
+    attention: str = "flexformer-n",
+    preset: str = "cpu",
+    output: Path | None = None,
+    lengths: list[int] | None = None,
+    threads: int = 1,
+    seed: int = 0,
+    kernel: KernelOptions = KernelOptions(),  # noqa: B008  (frozen)
+    data: TextOptions = TextOptions(),  # noqa: B008
+    loss: LossOptions = LossOptions(),  # noqa: B008
+    optimizer: OptimizerOptions = OptimizerOptions(),  # noqa: B008
+    schedule: ScheduleOptions = ScheduleOptions(),  # noqa: B008
+    training: TrainingOptions = TrainingOptions(),  # noqa: B008
+    json: bool = False,
+) -> int:
+    """Make a pretrained model linear: distil its attention into kernels, then measure what was lost and won.
+
+    Writes into one folder: adapter, for flexformer.load(BASE, ADAPTER); report.md and report.json, how near the kernels
+    are to softmax by layer and how much of the model's outputs is left; costs.json, time and memory against the length
+    before and after. A run that was killed or interrupted goes on when the same command is given again.
+
+    Args:
+        base: Folder or hub name of a pretrained encoder or decoder.
+        text: A text file, a folder of .txt files, glue:TASK, or a datasets id with a column "text".
+        attention: hedgehog or a flexformer attention.
+        preset: The settings of the distillation to start from: paper, cpu or smoke.
+        output: The folder; default runs/convert-BASE-ATTENTION-PRESET-SEED.
+        lengths: Tokens to measure costs at; default powers of two up to the model's positions, at most 4096.
+        threads: Of torch, while costs are measured.
+        seed: Of the kernels' start and the order of sequences.
+        kernel: The kernels.
+        data: How text is cut into sequences.
+        loss: What kernels learn from.
+        optimizer: AdamW.
+        schedule: The learning rate over time.
+        training: How long and in which portions.
+        json: Print everything as JSON; progress goes to the error stream.
+
+    Example:
+        flexformer convert sentence-transformers/all-MiniLM-L6-v2 wiki.txt --output minilm-linear
+    """
+    options = DistillOptions(base, text, attention, preset, seed, kernel, data, loss, optimizer, schedule, training)
+    folder = Path("runs", f"convert-{Path(base).name}-{attention}-{preset}-{seed}") if output is None else output
+    measured_at = lengths_for(base, lengths)
+    screen = Console(stderr=True, highlight=False) if json else console()
+    with reported():
+        record = procedures.distill(options, folder, screen, ["flexformer", *sys.argv[1:]])
+    with screen.status("measuring costs") as status:
+        measured = costs(
+            base,
+            str(folder / ADAPTER),
+            measured_at,
+            threads=threads,
+            progress=lambda note: status.update(f"measuring costs, {note}"),
+        )
+    report = json_format.loads((folder / REPORT).read_text(encoding="utf-8"))
+    write_json(folder / COSTS, as_rows(measured))
+    write_text(folder / PAGE, page(report, measured))
+    if json:
+        print(json_format.dumps({**asdict(record), "report": report, "costs": as_rows(measured)}))
+        return 0
+    for table in (layer_table(report), output_table(report), _cost_table(measured)):
+        screen.print(table)
+    screen.print(f"{folder / ADAPTER} holds the kernels, {folder / PAGE} this report.", soft_wrap=True)
+    return 0
+
+
+def _cost_table(measured: list[Cost]) -> Table:
+    table = Table(title="Cost, softmax -> converted", title_justify="left")
+    writes = any(cost.token_seconds is not None for cost in measured)
+    columns = {"seconds": ("ms", 1e3), "peak_bytes": ("peak MiB", 2**-20)}
+    if writes:
+        columns |= {"token_seconds": ("ms per token", 1e3), "cache_bytes": ("cache KiB", 2**-10)}
+    for heading in ("tokens", *(heading for heading, _ in columns.values())):
+        table.add_column(heading, justify="right")
+    for length in sorted({cost.length for cost in measured}):
+        pair = {cost.model: cost for cost in measured if cost.length == length}
+        cells = [
+            " -> ".join(_shown(getattr(pair[model], name), unit) for model in MODELS)
+            for name, (_, unit) in columns.items()
+        ]
+        table.add_row(str(length), *cells)
+    return table
+
+
+def _shown(value: float | None, unit: float) -> str:
+    return "–" if value is None else f"{value * unit:,.1f}"

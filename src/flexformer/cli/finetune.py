@@ -1,0 +1,127 @@
+"""`flexformer finetune`: a GLUE task, with any attention in a pretrained model."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from flexformer.cli.arguments import with_presets
+from flexformer.cli.interruption import reported
+from flexformer.cli.main import UsageError, console
+from flexformer.distill import FinetuneOptions, GlueOptions, KernelOptions, LoraOptions, procedures
+from flexformer.distill.options import StageOptions
+from flexformer.experiments.presets import pretrained as presets
+from flexformer.tasks import glue
+from flexformer.training import OptimizerOptions, Record, ScheduleOptions, TrainingOptions
+
+
+def find_preset(options: dict[str, Any]) -> Path:
+    """The preset that a command line asks for."""
+    try:
+        return presets.path("finetune", options["preset"], glue.find(options["task"]).name)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+@with_presets(find_preset)
+def finetune(
+    base: str,
+    task: str,
+    attention: str = "softmax",
+    procedure: Literal["single", "recover"] = "single",
+    adapter: str | None = None,
+    reference: Path | None = None,
+    preset: str = "cpu",
+    output: Path | None = None,
+    seed: int = 0,
+    kernel: KernelOptions = KernelOptions(),  # noqa: B008  (frozen)
+    lora: LoraOptions = LoraOptions(),  # noqa: B008
+    head: Literal["classifier", "cosine"] = "classifier",
+    data: GlueOptions = GlueOptions(),  # noqa: B008
+    optimizer: OptimizerOptions = OptimizerOptions(),  # noqa: B008
+    schedule: ScheduleOptions = ScheduleOptions(),  # noqa: B008
+    training: TrainingOptions = TrainingOptions(),  # noqa: B008
+    distill: StageOptions = StageOptions(),  # noqa: B008
+    json: bool = False,
+) -> int:
+    """Fine-tune a pretrained model on a GLUE task, with softmax or with linear attention in its place.
+
+    Alone, it fine-tunes the model as it is; with --attention it swaps the attention first; with --adapter it starts
+    from kernels that were distilled, on any text or task. --procedure recover does all three: fine-tune with softmax,
+    distil on the task's own sentences, fine-tune again with the kernels. Results are those on GLUE's dev set; weights
+    are chosen by a tenth of the training set that is held out. A run that was killed goes on when the same command is
+    given again.
+
+    Args:
+        base: Folder or hub name of a pretrained model.
+        task: cola, sst2, mrpc, stsb, qqp, mnli, qnli or rte.
+        attention: softmax leaves the model as it is; or any kernel attention.
+        procedure: One run, or the three of a recovery.
+        adapter: Kernels to start from, a folder that flexformer distill or save_adapter wrote.
+        reference: With recover: the folder of a fine-tuning with softmax to start from.
+        preset: The settings to start from: paper (fairseq's for RoBERTa), cpu or smoke.
+        output: The run's folder; default runs/TASK-ATTENTION-PRESET-SEED.
+        seed: Of the head, dropout and the order of examples.
+        kernel: The kernels, where there is no adapter.
+        lora: Low-rank updates instead of training all weights.
+        head: classifier reads an example as one sequence; cosine, for sentence encoders on stsb, its sentences apart.
+        data: Which examples are read.
+        optimizer: AdamW.
+        schedule: The learning rate over time.
+        training: How long and in which portions.
+        distill: With recover: the distillation.
+        json: Print the records as JSON; progress goes to the error stream.
+
+    Example:
+        flexformer finetune FacebookAI/roberta-base cola --attention flexformer-n --procedure recover --preset paper
+    """
+    options = FinetuneOptions(
+        base, task, attention, adapter, preset, seed, kernel, lora, head, data, optimizer, schedule, training
+    )
+    folder = Path("runs", f"{task}-{attention}-{preset}-{seed}") if output is None else output
+    if reference is not None and procedure != "recover":
+        raise UsageError(f"reference {reference} is of use with --procedure recover only")
+    screen = Console(stderr=True, highlight=False) if json else console()
+    command = ["flexformer", *sys.argv[1:]]
+    with reported():
+        if procedure == "recover":
+            found = procedures.recover(options, distill, folder, screen, command, reference)
+            records = {"reference": found.reference, "distilled": found.distilled, "recovered": found.recovered}
+        else:
+            records = {"finetuned": procedures.finetune(options, folder, screen, command)}
+    if json:
+        print(json_format.dumps({name: asdict(record) for name, record in records.items()}))
+        return 0
+    screen.print(_table(task, records))
+    screen.print(f"{folder} holds records, logs and models.", soft_wrap=True)
+    return 0
+
+
+def _table(task: str, records: dict[str, Record]) -> Table:
+    about = glue.find(task)
+    measures = {
+        "matthews": "Matthews correlation",
+        "correlation": "mean of Pearson and Spearman",
+        "accuracy": "accuracy",
+    }
+    scale = next(iter(records.values())).scale
+    table = Table(title=f"{about.title}, {measures[about.metric]} in per cent, {scale} scale", title_justify="left")
+    for heading in ("", "attention", "dev", "held out", "parameters", "steps", "minutes"):
+        table.add_column(heading, justify="left" if heading in ("", "attention") else "right")
+    for name, record in records.items():
+        scores = [record.metrics.get(f"{split}_score") for split in ("test", "validation")]
+        table.add_row(
+            name,
+            record.attention,
+            *("–" if score is None else f"{100 * score:.2f}" for score in scores),
+            f"{record.parameters:,}",
+            f"{record.steps:,}",
+            f"{record.seconds / 60:.1f}",
+        )
+    return table

@@ -1,0 +1,93 @@
+"""Cross-entropies between softmax's weights and a kernel's for a block of rows, with their gradients written out.
+
+With P softmax's weights, kappa_ij = phi(q_i) . phi(k_j) and g_j the log-weight of a key, the weights of a kernel are
+kappa_ij e^{g_j}. A cross-entropy is log Z_i - sum_j P_ij (log kappa_ij + g_j); the two here differ in what they take
+for the logarithm and the sum Z where kappa is negative.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Below it the logarithm of a kernel value goes on as a straight line. Values of a bounded signed kernel scatter around
+# zero and must not be pushed to -infinity; those of a positive one may be as small as they like and learn all the same.
+SIGNED_EPS = 1e-3
+POSITIVE_EPS = 1e-20
+PAPER_EPS = 1e-6
+SMALLEST_SUM = 1e-30
+
+
+class KernelRows(NamedTuple):
+    """A kernel's weights of a block of rows: kappa * scale, in units of the largest visible e^g of each row."""
+
+    kappa: Tensor
+    """(B, H, R, S) phi_q . phi_k"""
+    scale: Tensor
+    """(B, H, R, S) e^g in these units, zero where not visible; (B, H, 1, S) where all rows see the same"""
+    largest: Tensor
+    """(B, H, R or 1) the largest visible g"""
+    g: Tensor
+    """(B, H, S), the largest of all taken off: only differences matter"""
+
+
+class Divergence(NamedTuple):
+    """A cross-entropy and its gradients."""
+
+    each: Tensor
+    """(B, H, R)"""
+    dkappa: Tensor
+    """(B, H, R, S), where asked for"""
+    dlogs: Tensor
+    """(B, H, R, S) of g for each row, where asked for"""
+
+
+def absolute(target: Tensor, rows: KernelRows, share: Tensor | None, signed: bool) -> Divergence:
+    """Z is the sum of the weights' sizes, so that a negative weight costs as much as a positive one.
+
+    Args:
+        target: (B, H, R, S) softmax's weights.
+        rows: The kernel's.
+        share: (B, 1, R) factors of the rows, for the gradients; None leaves those out.
+        signed: Values may be negative, so the logarithm goes on as a straight line below 1e-3.
+    """
+    eps = SIGNED_EPS if signed else POSITIVE_EPS
+    raised = rows.kappa.clamp_min(eps)
+    logs = raised.log()
+    if signed:
+        logs += (rows.kappa - eps).clamp_max_(0.0).div_(eps)
+    size = rows.kappa.abs().mul_(rows.scale)
+    total = size.sum(-1, keepdim=True).clamp_min_(SMALLEST_SUM)
+    each = _cross_entropy(target, rows, logs, total)
+    if share is None:
+        return Divergence(each, each, each)
+    del logs
+    # The logarithm's slope is 1 / raised on either side of eps.
+    dkappa = torch.copysign((rows.scale / total).expand_as(target), rows.kappa).sub_(target / raised)
+    return Divergence(each, dkappa.mul_(share[..., None]), _dlogs(size, total, target, share))
+
+
+def paper(target: Tensor, rows: KernelRows, share: Tensor | None) -> Divergence:
+    """Values below 1e-6 are raised to it, which makes the loss finite and leaves negative ones alone.
+
+    Arguments as for `absolute`.
+    """
+    raised = rows.kappa.clamp_min(PAPER_EPS)
+    size = raised * rows.scale
+    total = size.sum(-1, keepdim=True).clamp_min_(SMALLEST_SUM)
+    each = _cross_entropy(target, rows, raised.log(), total)
+    if share is None:
+        return Divergence(each, each, each)
+    dkappa = (rows.scale / total - target / raised).masked_fill_(rows.kappa < PAPER_EPS, 0.0)
+    return Divergence(each, dkappa.mul_(share[..., None]), _dlogs(size, total, target, share))
+
+
+def _cross_entropy(target: Tensor, rows: KernelRows, logs: Tensor, total: Tensor) -> Tensor:
+    gains = (target @ rows.g[..., None])[..., 0] - rows.largest * target.sum(-1)
+    return total[..., 0].log() - logs.mul_(target).sum(-1) - gains
+
+
+def _dlogs(size: Tensor, total: Tensor, target: Tensor, share: Tensor) -> Tensor:
+    return size.div_(total).sub_(target).mul_(share[..., None])

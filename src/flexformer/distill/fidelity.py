@@ -1,0 +1,117 @@
+"""How much of a model's outputs is left when kernels take the place of its softmax attention."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..convert.observation import Call, observing
+from ..convert.swap import base_of
+
+
+def softmax_attention(call: Call) -> Tensor:
+    """(B, H, T, Dv): an observer that lets a converted model attend as it did before."""
+    mask = None if call.key_mask is None else call.key_mask[:, None, None, :]
+    if mask is not None and call.is_causal:
+        length = call.query.shape[2]
+        # Padding that sees nothing would be NaN; it may see itself, since nobody looks at it.
+        own = torch.eye(length, dtype=torch.bool, device=mask.device)
+        mask = (mask & torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()) | own
+    return F.scaled_dot_product_attention(
+        call.query,
+        call.key,
+        call.value,
+        mask,
+        is_causal=call.is_causal and mask is None,
+        scale=call.scaling,
+        enable_gqa=call.query.shape[1] != call.key.shape[1],
+    )
+
+
+@torch.no_grad()
+def fidelity(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> dict[str, float]:
+    """Compare a converted model with itself under softmax attention.
+
+    Args:
+        model: Converted. Language models, which have a head for tokens, are compared by what they predict too.
+        batches: Inputs, with "attention_mask" where there is padding.
+
+    Returns:
+        "embedding_cosine": mean cosine of the sequences' mean last hidden states. "hidden_error": root mean square
+        error of last hidden states, relative. For language models also "softmax_perplexity", "perplexity", "token_kl"
+        and "same_token", the share of positions whose likeliest token is the same.
+    """
+    base: Any = base_of(model)
+    mode, body, head = base.training, base.base_model, base.get_output_embeddings()
+    writes = head is not None and base.can_generate()
+    takes_cache = "use_cache" in inspect.signature(body.forward).parameters
+    sums: dict[str, float] = {}
+    base.eval()
+    try:
+        for batch in batches:
+            inputs: dict[str, Any] = {name: value.to(base.device) for name, value in batch.items() if name != "labels"}
+            if takes_cache:
+                inputs["use_cache"] = False
+            with observing(softmax_attention):
+                before = body(**inputs)[0].float()
+            after = body(**inputs)[0].float()
+            mask = inputs.get("attention_mask")
+            mask = torch.ones(before.shape[:2], device=before.device) if mask is None else mask
+            found = _compare_states(before, after, mask)
+            if writes:
+                first, second = (head(states.to(base.dtype)) for states in (before, after))
+                found |= _compare_tokens(first, second, inputs["input_ids"], mask)
+            for name, value in found.items():
+                sums[name] = sums.get(name, 0.0) + value
+    finally:
+        base.train(mode)
+    return _means(sums)
+
+
+def _compare_states(before: Tensor, after: Tensor, mask: Tensor) -> dict[str, float]:
+    weight = mask[..., None].to(before.dtype)
+    first, second = ((x * weight).sum(1) / weight.sum(1).clamp_min(1) for x in (before, after))
+    return {
+        "sequences": float(before.shape[0]),
+        "cosine": float(F.cosine_similarity(first, second).double().sum()),
+        "error": float(((before - after) * weight).double().square().sum()),
+        "power": float((before * weight).double().square().sum()),
+    }
+
+
+def _compare_tokens(before: Tensor, after: Tensor, ids: Tensor, mask: Tensor) -> dict[str, float]:
+    counted = (mask[:, 1:] * mask[:, :-1]).double()
+    first, second = (logits[:, :-1].float().log_softmax(-1) for logits in (before, after))
+    following = ids[:, 1:, None]
+    divergence = (first.exp() * (first - second)).sum(-1)
+    same = (first.argmax(-1) == second.argmax(-1)).double()
+    return {
+        "tokens": float(counted.sum()),
+        "nats_before": -float((first.gather(-1, following)[..., 0] * counted).sum()),
+        "nats_after": -float((second.gather(-1, following)[..., 0] * counted).sum()),
+        "divergence": float((divergence * counted).sum()),
+        "same": float((same * counted).sum()),
+    }
+
+
+def _means(sums: Mapping[str, float]) -> dict[str, float]:
+    if not sums:
+        raise ValueError("batches is empty; pass at least one")
+    found = {
+        "embedding_cosine": sums["cosine"] / sums["sequences"],
+        "hidden_error": math.sqrt(sums["error"] / max(sums["power"], 1e-30)),
+    }
+    if tokens := sums.get("tokens"):
+        found |= {
+            "softmax_perplexity": math.exp(min(sums["nats_before"] / tokens, 700.0)),
+            "perplexity": math.exp(min(sums["nats_after"] / tokens, 700.0)),
+            "token_kl": sums["divergence"] / tokens,
+            "same_token": sums["same"] / tokens,
+        }
+    return found

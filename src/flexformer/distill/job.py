@@ -1,0 +1,112 @@
+"""One distillation from options to an adapter and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from ..convert import convert, save_adapter
+from ..convert.swap import check_attention
+from ..tasks import Split
+from ..training import LOSS, Job, RunFolder
+from ..training.atomic import write_json
+from ..training.trainer import TaskTrainer
+from .distiller import Distiller
+from .fidelity import fidelity
+from .options import DistillOptions
+from .pretrained import load_config, load_model, load_tokenizer, start_token
+from .report import Report, metrics
+from .sequences import SequenceDataset, pad, padding_token
+from .texts import Texts
+
+START_SEQUENCES = 32
+ADAPTER, REPORT = "adapter", "report.json"
+
+
+class DistillJob(Job):
+    """Kernels that learn from a pretrained model's own attention.
+
+    The run's folder gets `adapter/`, for `flexformer.load_adapter`, and `report.json`: by layer and head how far the
+    kernels are from softmax before and after, and how much of the model's outputs is left.
+    """
+
+    options: DistillOptions
+    best = LOSS
+
+    def __init__(self, options: DistillOptions) -> None:
+        super().__init__(options)
+        check_attention(options.attention)
+        config, self.tokenizer = load_config(options.base), load_tokenizer(options.base)
+        self.pad_token = padding_token(self.tokenizer)
+        self.texts = Texts(options.text, options.data, self.tokenizer, start_token(config, self.tokenizer))
+        self.layers: list[int] = []
+        self.start: dict[str, Tensor] = {}
+        self.report: dict[str, Any] | None = None
+
+    def prepare(self, console: Console) -> None:
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            bar = progress.add_task("reading text", total=None)
+            for split in ("train", "validation"):
+                self.texts.dataset(split, lambda done: progress.update(bar, completed=done))
+
+    def model(self) -> Distiller:
+        options = self.options
+        model = load_model(options.base)
+        torch.manual_seed(options.seed)  # whatever loading drew, the kernels start the same
+        convert(model, options.attention, options.kernel.layers, **options.kernel.options)
+        distiller = Distiller(model, options.loss)
+        train = self.dataset("train")
+        distiller.initialise_from_data(**self.collate([train[i] for i in range(min(START_SEQUENCES, len(train)))]))
+        self.layers = distiller.layers
+        self.start = {name: value.clone() for name, value in distiller.state_dict().items()}
+        return distiller
+
+    def dataset(self, split: Split) -> SequenceDataset:
+        return self.texts.dataset(split)
+
+    def collate(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        return pad(examples, self.pad_token) | {"labels": torch.tensor([example["labels"] for example in examples])}
+
+    def metrics(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        return metrics(logits, self.layers)
+
+    def conclude(self, trainer: TaskTrainer) -> dict[str, float]:
+        distiller = trainer.network
+        assert isinstance(distiller, Distiller)
+        learned = {name: value.clone() for name, value in distiller.state_dict().items()}
+        found: dict[str, Any] = {}
+        results: dict[str, float] = {}
+        for moment, weights in (("before", self.start), ("after", learned)):
+            distiller.load_state_dict(weights)
+            sums = trainer.predict(self.dataset("validation")).predictions
+            report = Report.of(np.asarray(sums), self.layers)
+            outputs = self._outputs(distiller)
+            found[moment] = report.as_dict() | {"outputs": outputs}
+            mean = report.mean().as_dict()
+            results |= {f"{moment}_{name}": value for name, value in (mean | outputs).items()}
+        self.report = {
+            "base": self.options.base,
+            "text": self.options.text,
+            "attention": self.options.attention,
+            **found,
+        }
+        return results
+
+    def _outputs(self, distiller: Distiller) -> dict[str, float]:
+        training = self.options.training
+        size = training.eval_batch_size or training.batch_size
+        loader = DataLoader(self.dataset("validation"), batch_size=size, collate_fn=self.collate)
+        return fidelity(distiller.model, loader)
+
+    def save(self, model: nn.Module, folder: RunFolder) -> None:
+        assert isinstance(model, Distiller)
+        save_adapter(model.model, folder.path / ADAPTER)
+        if self.report is not None:
+            write_json(folder.path / REPORT, self.report)

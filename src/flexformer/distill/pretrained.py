@@ -1,0 +1,61 @@
+"""Loading what is to be converted: models and tokenizers, from folders or the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.configuration_utils import PreTrainedConfig
+
+from ..convert.loading import model_class
+from ..convert.swap import CONFIG_KEY
+from ..tasks import MissingDataError
+
+Found = TypeVar("Found")
+
+
+def load_config(base: str) -> PreTrainedConfig:
+    """The config of a model that was not converted yet."""
+    config: PreTrainedConfig = _having(base, lambda: AutoConfig.from_pretrained(base))
+    if hasattr(config, CONFIG_KEY):
+        raise ValueError(
+            f"base {base} is converted already; name the model it came from, and its kernels as an adapter"
+        )
+    return config
+
+
+def load_model(base: str, loader: Any = None, **options: Any) -> PreTrainedModel:
+    """A pretrained model in float32.
+
+    Args:
+        base: Folder or hub name.
+        loader: A model class; default the one that the config names.
+        **options: For `from_pretrained`.
+    """
+    chosen = model_class(load_config(base)) if loader is None else loader
+    load = chosen.from_pretrained
+    model: PreTrainedModel = _having(base, lambda: load(base, use_safetensors=True, dtype=torch.float32, **options))
+    return model
+
+
+def load_tokenizer(base: str) -> PreTrainedTokenizerBase:
+    """The model's tokenizer."""
+    found: PreTrainedTokenizerBase = _having(base, lambda: AutoTokenizer.from_pretrained(base))
+    return found
+
+
+def start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """What sequences of a language model begin with; None for models that read both ways."""
+    writes = any("CausalLM" in name or "LMHead" in name for name in config.architectures or ())
+    found = tokenizer.bos_token_id if writes else None
+    return found if isinstance(found, int) else None
+
+
+def _having(base: str, load: Callable[[], Found]) -> Found:
+    try:
+        return load()
+    except OSError as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise MissingDataError(f"base {base} cannot be loaded: {reason}") from error

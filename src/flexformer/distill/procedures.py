@@ -1,0 +1,98 @@
+"""Several runs in a row: how the paper recovers a fine-tuned model with linear attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from ..training import Record, RunFolder, RunFolderError, run_job
+from .finetune import FinetuneJob
+from .job import ADAPTER, DistillJob
+from .options import DistillOptions, FinetuneOptions, KernelOptions, StageOptions
+from .texts import GLUE_PREFIX
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """The records of the three runs."""
+
+    reference: Record
+    """softmax, fine-tuned"""
+    distilled: Record
+    """its attention, learned by kernels"""
+    recovered: Record
+    """fine-tuned once more with them"""
+
+
+def finetune(options: FinetuneOptions, output: Path, console: Console, command: list[str] | None = None) -> Record:
+    """One fine-tuning: of the model as it is, with swapped attention, or from an adapter of another task."""
+    return run_job(FinetuneJob(options), output, console, command)
+
+
+def distill(options: DistillOptions, output: Path, console: Console, command: list[str] | None = None) -> Record:
+    """One distillation."""
+    return run_job(DistillJob(options), output, console, command)
+
+
+def recover(
+    options: FinetuneOptions,
+    stage: StageOptions,
+    output: Path,
+    console: Console,
+    command: list[str] | None = None,
+    reference: Path | None = None,
+) -> Recovery:
+    """Fine-tune with softmax, distil its attention on the same task, fine-tune with the kernels.
+
+    Each is a run of its own, in the folders `reference`, `distill` and `finetune` of `output`; what is finished is not
+    repeated, and what was cut off goes on.
+
+    Args:
+        options: Of both fine-tunings, the attention apart.
+        stage: Of the distillation.
+        output: The folder.
+        console: Where progress is shown.
+        command: The command line, for the records.
+        reference: The folder of a fine-tuning with softmax to start from, instead of a new one.
+    """
+    if options.attention == "softmax":
+        raise ValueError("attention softmax is what is recovered; name a kernel attention, such as flexformer-n")
+    if options.adapter is not None:
+        raise ValueError(f"adapter {options.adapter} has no place here: the kernels are distilled on the way")
+    if reference is None:
+        console.print("fine-tuning with softmax", highlight=False)
+        plain = replace(options, attention="softmax", kernel=KernelOptions())
+        first, model = finetune(plain, output / "reference", console, command), output / "reference" / "model"
+    else:
+        first, model = _finished(reference, options.task), reference / "model"
+    console.print(f"distilling {options.attention}", highlight=False)
+    between = DistillOptions(
+        str(model),
+        f"{GLUE_PREFIX}{options.task}",
+        options.attention,
+        options.preset,
+        options.seed,
+        options.kernel,
+        replace(stage.data, root=options.data.root, source=options.data.source),
+        stage.loss,
+        stage.optimizer,
+        stage.schedule,
+        stage.training,
+    )
+    second = distill(between, output / "distill", console, command)
+    console.print(f"fine-tuning with {options.attention}", highlight=False)
+    again = replace(options, base=str(model), adapter=str(output / "distill" / ADAPTER))
+    return Recovery(first, second, finetune(again, output / "finetune", console, command))
+
+
+def _finished(folder: Path, task: str) -> Record:
+    record = RunFolder(folder).read()
+    if record is None or record.status != "finished":
+        raise RunFolderError(f"reference {folder} holds no finished run")
+    if (record.task, record.attention) != (task, "softmax"):
+        raise RunFolderError(
+            f"reference {folder} is a run of {record.task} with {record.attention}; {task} with softmax is needed"
+        )
+    return record

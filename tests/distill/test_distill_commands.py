@@ -1,0 +1,194 @@
+"""`flexformer distill`, `finetune` and `convert` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tiny
+import yaml
+
+import flexformer
+from flexformer.cli.main import main
+from flexformer.experiments.conversion import lengths_for
+from flexformer.experiments.presets import FOLDER
+from flexformer.experiments.presets import pretrained as presets
+from flexformer.tasks import glue
+
+SHORT = ["--preset", "smoke", "--training.steps", "4", "--training.evaluate_every", "2"]
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("FLEXFORMER_DATA", tiny.glue(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    tiny.save(tmp_path / "encoder")
+    tiny.save(tmp_path / "decoder", "llama")
+    tiny.corpus(tmp_path / "corpus.txt")
+    capsys.readouterr()
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+def test_distill_prints_every_layer_and_writes_adapter_and_report(command, tmp_path):
+    status, out, err = command("distill", "encoder", "corpus.txt", *SHORT)
+    assert (status, err) == (0, "")
+    folder = tmp_path / "runs/distill-encoder-flexformer-n-smoke-0"
+    report = json.loads((folder / "report.json").read_text())
+    for layer in report["after"]["layers"]:
+        assert f"{layer['kl']:.3f}" in out
+    assert "embedding cosine" in out
+    assert f"{folder.relative_to(tmp_path)}/adapter holds the kernels" in out
+    flexformer.load("encoder", folder / "adapter")
+
+
+def test_distill_as_json_holds_record_and_report(command):
+    status, out, _ = command("distill", "decoder", "glue:cola", "--attention", "hedgehog", "--json", *SHORT)
+    assert status == 0
+    found = json.loads(out)
+    assert found["status"] == "finished"
+    assert found["report"]["after"]["outputs"]["perplexity"] > 1
+
+
+def test_convert_reports_layers_outputs_and_costs(command, tmp_path):
+    status, out, err = command("convert", "decoder", "corpus.txt", "--output", "x", "--lengths", "[16,64]", *SHORT)
+    assert (status, err) == (0, "")
+    assert "Cost, softmax -> converted" in out
+    costs = json.loads((tmp_path / "x/costs.json").read_text())
+    assert [(row["length"], row["model"]) for row in costs] == [
+        (16, "softmax"),
+        (16, "converted"),
+        (64, "softmax"),
+        (64, "converted"),
+    ]
+    assert all(row["seconds"] > 0 and row["token_seconds"] > 0 and not row["note"] for row in costs)
+    softmax, converted = ([row["cache_bytes"] for row in costs if row["model"] == m] for m in ("softmax", "converted"))
+    assert converted[0] == converted[1]
+    assert softmax[1] > 3 * softmax[0]
+    page = (tmp_path / "x/report.md").read_text()
+    for part in (
+        "# decoder with flexformer-n",
+        "| layer | entropy | KL before | KL after |",
+        "| perplexity |",
+        "| 64 |",
+    ):
+        assert part in page
+    flexformer.load("decoder", tmp_path / "x/adapter")
+
+
+def test_costs_are_measured_up_to_the_models_positions(command):
+    assert lengths_for("encoder", None) == [64]
+    assert lengths_for("encoder", [8, 64, 8]) == [8, 64]
+    with pytest.raises(ValueError, match="lengths has 65; encoder has positions for 1 to 64 tokens"):
+        lengths_for("encoder", [65])
+
+
+@pytest.mark.slow
+def test_encoders_have_no_cost_per_token(command):
+    status, out, _ = command("convert", "encoder", "corpus.txt", "--json", *SHORT)
+    assert status == 0
+    costs = json.loads(out)["costs"]
+    assert {row["length"] for row in costs} == {64}
+    assert all(row["token_seconds"] is None for row in costs)
+
+
+def test_finetune_recovers_in_one_command(command, tmp_path):
+    given = ["--attention", "flexformer-s", "--procedure", "recover", "--distill.training.steps", "4"]
+    status, out, err = command("finetune", "encoder", "rte", "--output", "x", *given, *SHORT)
+    assert (status, err) == (0, "")
+    assert "RTE, accuracy in per cent, smoke scale" in out
+    for name in ("reference", "distilled", "recovered"):
+        assert name in out
+    records = [
+        json.loads((tmp_path / f"x/{name}/run.json").read_text()) for name in ("reference", "distill", "finetune")
+    ]
+    assert [record["attention"] for record in records] == ["softmax", "flexformer-s", "flexformer-s"]
+    assert records[1]["options"]["training"]["steps"] == 4
+    assert records[1]["options"]["text"] == "glue:rte"
+
+
+def test_adapter_of_text_is_used_on_a_task(command, tmp_path):
+    assert command("distill", "encoder", "corpus.txt", "--attention", "hedgehog", "--output", "d", *SHORT)[0] == 0
+    given = ["--attention", "hedgehog", "--adapter", "d/adapter", "--output", "f", "--json"]
+    status, out, err = command("finetune", "encoder", "cola", *given, *SHORT)
+    assert status == 0, err
+    assert json.loads(out)["finetuned"]["options"]["adapter"] == "d/adapter"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["distill", "encoder", "corpus.txt", "--preset", "cpuu"], 2, "preset 'cpuu' is unknown, did you mean 'cpu'?"),
+        (["distill", "encoder", "gone.txt", *SHORT], 1, "text gone.txt is not there"),
+        (["distill", "encoder", "corpus.txt", "--attention", "performer", *SHORT], 1, "no parameters to learn"),
+        (["distill", "encoder", "corpus.txt", "--loss.name", "kl", *SHORT], 2, "loss.name"),
+        (["distill", "nowhere", "corpus.txt", *SHORT], 1, "base nowhere cannot be loaded"),
+        (["finetune", "encoder", "colla", *SHORT], 2, "GLUE task 'colla' is unknown, did you mean 'cola'?"),
+        (["finetune", "encoder", "mrpc", *SHORT], 1, "MRPC is not in"),
+        (["finetune", "encoder", "cola", "--reference", "x", *SHORT], 2, "of use with --procedure recover only"),
+        (["convert", "encoder", "corpus.txt", "--lengths", "[0]", *SHORT], 1, "lengths has 0"),
+    ],
+)
+def test_mistakes_are_one_line(command, arguments, status, message):
+    found, _, err = command(*arguments)
+    assert found == status
+    assert err.startswith(f"flexformer {arguments[0]}: error: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+@pytest.mark.parametrize("name", ["distill", "finetune", "convert"])
+def test_help_explains_with_an_example(command, name):
+    status, out, _ = command(name, "--help")
+    assert status == 0
+    for part in ("--preset PRESET", "--optimizer.lr LR", "--training.steps STEPS", "example:"):
+        assert part in out
+
+
+def test_print_config_shows_the_presets_settings(command):
+    status, out, err = command("finetune", "x", "qqp", "--preset", "paper", "--print_config")
+    assert (status, err) == (0, "")
+    shown = yaml.safe_load(out)
+    assert shown["schedule"] == {"name": "linear", "warmup": 28318}
+    assert shown["distill"]["training"]["steps"] == 20000
+
+
+@pytest.mark.parametrize(
+    ("task", "batch", "rate", "warmup", "steps"),
+    [
+        ("cola", 16, 1e-5, 320, 5336),
+        ("sst2", 32, 1e-5, 1256, 20935),
+        ("mrpc", 16, 1e-5, 137, 2296),
+        ("stsb", 16, 2e-5, 214, 3598),
+        ("qqp", 32, 1e-5, 28318, 113272),
+        ("mnli", 32, 1e-5, 7432, 123873),
+        ("qnli", 32, 1e-5, 1986, 33112),
+        ("rte", 16, 2e-5, 122, 2036),
+    ],
+)
+def test_paper_preset_fine_tunes_with_fairseqs_settings(task, batch, rate, warmup, steps):
+    given, stage = presets.load_finetune("paper", "base", task)
+    assert (given.training.batch_size, given.optimizer.lr) == (batch, rate)
+    assert (given.schedule.name, given.schedule.warmup, given.training.steps) == ("linear", warmup, steps)
+    optimizer = given.optimizer
+    assert (optimizer.beta1, optimizer.beta2, optimizer.eps, optimizer.weight_decay) == (0.9, 0.98, 1e-6, 0.1)
+    assert (stage.training.steps, stage.training.batch_size, stage.optimizer.lr) == (20000, 32, 1e-3)
+
+
+def test_every_preset_is_read_and_says_what_it_is():
+    for path in (*FOLDER.glob("distill/*.yaml"), *FOLDER.glob("finetune/*.yaml")):
+        assert path.read_text().startswith("# ")
+    for preset in presets.names("distill"):
+        assert presets.load_distill(preset, "base", "text").preset == preset
+    for task in glue.TASKS:
+        assert presets.names("finetune", task) == ("cpu", "paper", "smoke")
+        for preset in presets.names("finetune", task):
+            given, stage = presets.load_finetune(preset, "base", task, attention="hedgehog", data={"max_length": 17})
+            assert (given.attention, given.data.max_length) == ("hedgehog", 17)
+            assert stage.training.select == "best"
