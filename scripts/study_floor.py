@@ -3,11 +3,12 @@
 python scripts/study_floor.py            # run the cells that are missing, then write the tables
 python scripts/study_floor.py --tables   # write the tables from what is there
 
-Four tasks. `recipe`: the byte model of `examples/byte_lm.py` on Python's standard library, with the start and the
+Five tasks. `recipe`: the byte model of `examples/byte_lm.py` on Python's standard library, with the start and the
 policy for signed weights as the paper has them and as they are here. `bytes`: the same model over floors, at contexts
 of 256, 1024 and 4096 bytes. `needle`: among N filler tokens one carries a value, which the model must name at the end,
-so that attention has to single out one key of N. `embeddings`: the byte model with small embeddings. Every cell is a
-JSON in results/floor/, written when it is finished; the tables go to docs/numerics.md.
+so that attention has to single out one key of N. `embeddings`: the byte model with small embeddings. `attentions`: the
+byte model with every causal attention, three seeds. Every cell is a JSON in results/floor/, written when it is
+finished; the tables go to docs/numerics.md.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import importlib.metadata
 import itertools
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -46,6 +48,21 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "paper's start": {"frequency_scale": 1.0},
     "literal": {"frequency_scale": 1.0, "policy": "raw"},
 }
+SEEDS = (0, 1, 2)
+ATTENTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("softmax", "", {}),
+    ("linear", "", {}),
+    ("performer", "", {}),
+    ("rfa", "", {}),
+    ("cosformer", "", {}),
+    ("hedgehog", "", {}),
+    ("polaformer", "", {}),
+    ("flexformer-s", "", {}),
+    ("flexformer-n", "", {}),
+    ("flexformer-c", "", {}),
+    ("flexformer-c", "half real", {"num_real": 32}),
+    ("flexformer-c", "all real", {"num_real": "all"}),
+)
 PAGE = ROOT / "docs" / "numerics.md"
 BEGIN, END = "<!-- floor study: begin -->", "<!-- floor study: end -->"
 
@@ -169,9 +186,26 @@ def train_and_validate(model: byte_lm.ByteLM, training: Tensor, validation: Tens
     return {"loss": byte_lm.validate(model, validation), "largest_gradient": max(norms)}
 
 
+RUNNERS = {
+    "recipe": run_recipe,
+    "embeddings": run_embeddings,
+    "attentions": run_recipe,
+    "needle": run_needle,
+    "bytes": run_bytes,
+}
+
+
 def cells() -> Iterator[dict[str, Any]]:
     def cell(task: str, attention: str, length: int, label: str = "", **options: Any) -> dict[str, Any]:
-        return {"task": task, "attention": attention, "length": length, "seed": 0, "label": label, "options": options}
+        seed = options.pop("seed", 0)
+        return {
+            "task": task,
+            "attention": attention,
+            "length": length,
+            "seed": seed,
+            "label": label,
+            "options": options,
+        }
 
     for attention in ("softmax", "linear", "hedgehog"):
         yield cell("recipe", attention, 256)
@@ -180,6 +214,8 @@ def cells() -> Iterator[dict[str, Any]]:
     for attention, small in itertools.product(("softmax", *SPECTRAL), (False, True)):
         label = "v_proj and o_proj smaller" if small else "Xavier"
         yield cell("embeddings", attention, 256, label, small_projections=small)
+    for seed, (attention, label, options) in itertools.product(SEEDS, ATTENTIONS):
+        yield cell("attentions", attention, 256, label, seed=seed, **options)
     for task, length in itertools.product(("bytes", "needle"), LENGTHS):
         yield cell(task, "softmax", length)
         for attention, floor in itertools.product(SPECTRAL, FLOORS):
@@ -193,10 +229,7 @@ def path_of(cell: dict[str, Any]) -> Path:
 
 def run(cell: dict[str, Any]) -> None:
     started = time.perf_counter()
-    runner = {"recipe": run_recipe, "embeddings": run_embeddings, "needle": run_needle, "bytes": run_bytes}[
-        cell["task"]
-    ]
-    metrics = runner(cell["attention"], cell["length"], cell["seed"], cell["options"])
+    metrics = RUNNERS[cell["task"]](cell["attention"], cell["length"], cell["seed"], cell["options"])
     record = {
         "command": "python scripts/study_floor.py",
         "options": cell,
@@ -246,6 +279,14 @@ def tables() -> str:
     for c in everything:
         if c["task"] == "embeddings":
             text.append(f"| {c['attention']} | {c['label']} | {metric(c, 'loss')} |")
+    text += ["", f"Validation loss of every causal attention, {len(SEEDS)} seeds:", ""]
+    text += ["| attention | variant | mean | standard deviation | each seed |", "|---|---|---|---|---|"]
+    for attention, label, _ in ATTENTIONS:
+        row = [c for c in everything if (c["task"], c["attention"], c["label"]) == ("attentions", attention, label)]
+        losses = [found[path_of(c)]["loss"] for c in row if path_of(c) in found]
+        mean = f"{statistics.mean(losses):.3f}" if losses else ""
+        spread = f"{statistics.stdev(losses):.3f}" if len(losses) > 1 else ""
+        text.append(f"| {attention} | {label} | {mean} | {spread} | {', '.join(f'{x:.3f}' for x in losses)} |")
     return "\n".join(text)
 
 
@@ -264,9 +305,7 @@ def page_with_tables() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", action="store_true", help="only write the tables")
-    parser.add_argument(
-        "--task", choices=("recipe", "embeddings", "bytes", "needle"), help="only the cells of this task"
-    )
+    parser.add_argument("--task", choices=tuple(RUNNERS), help="only the cells of this task")
     parser.add_argument("--attention", help="only the cells of this attention")
     arguments = parser.parse_args()
     console = Console()

@@ -24,14 +24,42 @@ if TYPE_CHECKING:
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("flexformer.cli.doctor:doctor", "check on this machine that attention is right in every form"),
+    "train": ("flexformer.cli.train:train", "train a model on a task, test it and record the run"),
+    "train lm": ("flexformer.cli.language:train", "train a language model on any text, test it and record the run"),
+    "evaluate": ("flexformer.cli.evaluate:evaluate", "evaluate the model of a training run"),
+    "convert": ("flexformer.cli.convert:convert", "make a pretrained model linear: an adapter and a report"),
+    "distill": ("flexformer.cli.distill:distill", "teach kernels the attention of a pretrained model"),
+    "finetune": ("flexformer.cli.finetune:finetune", "fine-tune a pretrained model on GLUE, with any attention"),
+    "generate": ("flexformer.cli.generate:generate", "let a language model write, from a state of fixed size"),
+    "reproduce params": ("flexformer.cli.parameters:parameters", "parameters of the language models, without weights"),
+    "reproduce kernels": ("flexformer.cli.kernels:kernels", "how near every learnable kernel comes to softmax"),
+    "reproduce frequencies": ("flexformer.cli.reproduce:frequencies", "accuracy, speed and memory against n"),
+    "data list": ("flexformer.cli.data:list_tasks", "list the tasks, where their data comes from, and if it is there"),
+    "data check": ("flexformer.cli.data:check", "read all data: counts, labels, checksums"),
+    "data prepare": ("flexformer.cli.data:prepare", "generate a task's data, or see that its files are there"),
+    "bench attention": (
+        "flexformer.cli.bench:attention",
+        "compare ways to attend: time, memory, distance to the limit",
+    ),
+    "bench scaling": ("flexformer.cli.bench:scaling", "how time and memory grow with the length"),
+    "bench decode": ("flexformer.cli.bench:decode", "time of one more token after long contexts"),
+    "bench model": ("flexformer.cli.bench:model", "a training step of a whole model with every attention"),
+    "bench vocabulary": ("flexformer.cli.bench_vocabulary:vocabulary", "the adaptive vocabulary beside a full softmax"),
+    "bench report": ("flexformer.cli.bench:report", "write the benchmark page's figures from recorded runs"),
 }
 
-GROUPS: dict[str, str] = {}
+GROUPS: dict[str, str] = {
+    "reproduce": "the paper's tables and figures, each by one command",
+    "data": "the data of the tasks: list, check and generate it",
+    "bench": "measure speed and memory on this machine",
+}
 
 EXTRAS = {
     "accelerate": "hf",
     "datasets": "hf",
     "matplotlib": "plots",
+    "peft": "lora",
+    "PIL": "hf",
     "safetensors": "hf",
     "tokenizers": "hf",
     "transformers": "hf",
@@ -165,7 +193,7 @@ def _group_overview(group: str) -> str:
 
 
 def _overview() -> str:
-    entries = {name: help for name, (_, help) in COMMANDS.items() if " " not in name} | GROUPS
+    entries = {name: help for name, (_, help) in COMMANDS.items() if name.partition(" ")[0] not in GROUPS} | GROUPS
     width = max(map(len, [*entries, "help"]))
     commands = [f"  {name:<{width}}  {help}" for name, help in entries.items()]
     return "\n".join(
