@@ -10,6 +10,9 @@ from flexformer import kernels
 # Small matrices gain nothing from threads, and a fixed number keeps results the same everywhere.
 torch.set_num_threads(1)
 
+# Set where tests run in several processes; tables should be as wide as without it.
+os.environ.pop("COLUMNS", None)
+
 KERNELS = kernels.names()
 
 

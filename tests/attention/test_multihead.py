@@ -23,10 +23,10 @@ def seeded(function, *arguments, **options):
     return function(*arguments, **options)
 
 
-def test_the_names_are_the_papers():
+def test_the_names_are_the_papers_and_one_more():
     assert ATTENTIONS == (
         "softmax", "flexformer-s", "flexformer-n", "linear", "performer", "rfa", "cosformer", "hedgehog",
-        "polaformer", "reformer", "longformer", "bigbird", "skyformer",
+        "polaformer", "reformer", "longformer", "bigbird", "skyformer", "flexformer-c",
     )  # fmt: skip
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import flexformer
 from flexformer.cli.main import main
 
 
@@ -75,6 +78,27 @@ def test_comparison_shows_a_flat_state_beside_one_that_grows(run, capsys):
     assert all(cost["seconds"] > 0 for cost in costs)
     assert main(["generate", str(run), "--tokens", "2", "--compare", "linear", "--contexts", "[16]"]) == 0
     assert "One more token after a context" in capsys.readouterr().out
+
+
+@pytest.mark.data
+def test_other_causal_models_write_too_converted_or_not(data_folder, tmp_path, capsys):
+    base = Path(data_folder, "models")
+    if not (base / "config.json").is_file():
+        base = base / "stories15M"
+    if not (base / "config.json").is_file():
+        pytest.skip("FLEXFORMER_DATA has no pretrained language model")
+    assert main(["generate", str(base), "--prompt", "Once upon a", "--tokens", "8", "--greedy"]) == 0
+    assert capsys.readouterr().out.startswith("Once upon a time")
+    model = flexformer.convert(AutoModelForCausalLM.from_pretrained(base))
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(base).save_pretrained(tmp_path)
+    sizes = []
+    for tokens in ("4", "8"):
+        assert main(["generate", str(tmp_path), "--prompt", "Once upon a", "--tokens", tokens, "--json"]) == 0
+        sizes.append(json.loads(capsys.readouterr().out)["state_bytes"])
+    assert sizes[0] == sizes[1]
+    assert main(["generate", str(base), "--tokens", "1", "--compare", "softmax"]) == 1
+    assert "is for models of flexformer train lm" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

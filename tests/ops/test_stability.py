@@ -44,7 +44,7 @@ def key_mask(kind, batch, length):
 def check(case, policy=None):
     torch.manual_seed(case["seed"])
     spectral = case["name"].startswith("flexformer")
-    options = {"policy": policy} if policy and spectral else {}
+    options = {"policy": policy} if policy and "policy" in kernels.options(case["name"]) else {}
     kernel = kernels.build(case["name"], 2, 4, **options)
     dtype = case["dtype"]
 

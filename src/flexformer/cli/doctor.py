@@ -9,6 +9,7 @@ import platform
 import time
 
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -118,11 +119,11 @@ def _print_machine(screen: Console, machine: dict[str, str]) -> None:
 
 def _print_errors(screen: Console, errors: dict[str, dict[str, float]]) -> None:
     title = f"Worst relative error, float32 against the definition in float64 (passes below {TOLERANCE:g})"
-    table = Table(title=title, title_justify="left")
-    table.add_column("form")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("kernel", no_wrap=True)
+    for form in errors:
+        table.add_column(form.replace(" ", "\n"), justify="right")
     for name in kernel_names():
-        table.add_column(name, justify="right")
-    for form, row in errors.items():
-        cells = [f"[{'green' if error < TOLERANCE else 'red'}]{error:.0e}[/]" for error in row.values()]
-        table.add_row(form, *cells)
+        row = [errors[form][name] for form in errors]
+        table.add_row(name, *(f"[{'green' if error < TOLERANCE else 'red'}]{error:.0e}[/]" for error in row))
     screen.print(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from flexformer.convert.swap import CONFIG_KEY
 from flexformer.models import CausalLM
 from flexformer.training import RunFolder, checkpoints
 from flexformer.training.run import quiet_libraries
+
+TAIL = 16  # tokens of the prompt that new ones are decoded after
 
 
 def generate(
@@ -72,12 +75,13 @@ def generate(
         how = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
     with quiet_libraries():
         model, tokenizer = load(weights_of(checkpoint))
+        rival = None if compare is None else _rival(model, compare)
         ids = _read(prompt, model, tokenizer, notes)
         torch.manual_seed(seed)
         if not json:
             print(prompt, end="", flush=True)
         written = _write(model, tokenizer, ids, how | {"max_new_tokens": tokens, "prefill_chunk_size": chunk}, not json)
-        costs = [] if compare is None else _compare(model, compare, contexts, notes)
+        costs = [] if rival is None else _compare((model, rival), contexts, notes)
     if json:
         print(json_format.dumps({"prompt": prompt, **asdict(written), "costs": [asdict(cost) for cost in costs]}))
         return 0
@@ -111,7 +115,8 @@ def _write(model: Any, tokenizer: Any, ids: torch.Tensor, how: dict[str, Any], a
     )
     seconds = time.perf_counter() - started
     new = found.sequences[0, ids.shape[1] :]
-    text = tokenizer.decode(new)
+    tail = tokenizer.decode(ids[0, -TAIL:])
+    text = tokenizer.decode(torch.cat((ids[0, -TAIL:], new)))[len(tail) :]
     if aloud:
         print(text if beams else "")
     cache = found.past_key_values
@@ -177,8 +182,13 @@ class _TimedStreamer(TextStreamer):
         self.times: list[float] = []
 
     def put(self, value: torch.Tensor) -> None:
-        if not self.next_tokens_are_prompt:
-            self.times.append(time.perf_counter())
+        if self.next_tokens_are_prompt:
+            # Some tokenizers drop the space before a first word, so new words must not be the first.
+            self.next_tokens_are_prompt = False
+            self.token_cache = value.flatten().tolist()[-TAIL:]
+            self.print_len = len(self.tokenizer.decode(self.token_cache))
+            return
+        self.times.append(time.perf_counter())
         super().put(value)
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
@@ -191,16 +201,20 @@ class _TimedStreamer(TextStreamer):
         return (len(self.times) - 1) / (self.times[-1] - self.times[0]) if len(self.times) > 1 else None
 
 
-def _compare(model: PreTrainedModel, attention: str, contexts: list[int], notes: Console) -> list[TokenCost]:
+def _rival(model: PreTrainedModel, attention: str) -> CausalLM:
     if not isinstance(model, CausalLM):
-        raise UserError(f"compare is for language models of ours; this is a {type(model).__name__}")
+        raise UserError(f"compare {attention} is for models of flexformer train lm; this is a {type(model).__name__}")
+    return with_attention(model, attention)
+
+
+def _compare(models: Iterable[Any], contexts: list[int], notes: Console) -> list[TokenCost]:
     costs: list[TokenCost] = []
     with notes.status("timing") as status:
 
         def show(what: str, done: int, total: int) -> None:
             status.update(f"{escape(what)}, {done:,} of {total:,} tokens")
 
-        for candidate in (model, with_attention(model, attention)):
+        for candidate in models:
             costs += token_costs(candidate, contexts, progress=show)
     return costs
 
