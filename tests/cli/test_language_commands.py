@@ -154,3 +154,14 @@ def test_sweep_over_frequencies_takes_language_models(tmp_path, capfd):
     assert (point["task"], point["frequencies"], point["test_accuracy"]) == ("lm", 8, None)
     assert point["test_perplexity"] > 1
     assert (tmp_path / "out/frequencies.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_vocabularies_are_compared_by_time_and_memory(tmp_path, capsys):
+    assert main(["bench", "vocabulary", "--smoke", "--output", str(tmp_path), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record == json.loads((tmp_path / "vocabulary-1-thread-smoke.json").read_text())
+    rows = {row["row"]: row for row in record["measurements"]}
+    assert all(row["note"] is None and row["seconds"]["median"] > 0 for row in rows.values())
+    assert rows["adaptive"]["parameters"] == rows["adaptive-in-full"]["parameters"] < rows["tied"]["parameters"]
+    assert main(["bench", "vocabulary", "--smoke", "--output", str(tmp_path)]) == 0
+    assert "adaptive-in-full" in capsys.readouterr().out

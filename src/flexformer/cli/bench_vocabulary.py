@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flexformer import bench
-from flexformer.bench.record import to_json
+from flexformer.bench.record import load, to_json
 from flexformer.bench.vocabulary import VocabularyOptions, measure_vocabulary
 from flexformer.cli.main import console
 
@@ -51,11 +51,11 @@ def vocabulary(
     options = VocabularyOptions(words, width, cutoffs, tokens, threads, rounds, smoke=smoke)
     if smoke:
         options = dataclasses.replace(options, words=5000, width=32, cutoffs=(500, 2000), tokens=64, rounds=2)
-    started = time.perf_counter()
+    load_before, started = load(), time.perf_counter()
     with Console(stderr=True).status("starting") as status:
         found = measure_vocabulary(options, lambda what, done, total: status.update(f"{what} ({done}/{total})"))
     given = {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(options).items()}
-    record = bench.new_record("vocabulary", given, found, time.perf_counter() - started)
+    record = bench.new_record("vocabulary", given, found, time.perf_counter() - started, load_before)
     target = output / f"{bench.name_of('vocabulary', given)}.json"
     bench.write_atomically(target, to_json(record).encode())
     if json:

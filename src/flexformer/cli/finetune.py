@@ -15,16 +15,28 @@ from flexformer.cli.arguments import with_presets
 from flexformer.cli.interruption import reported
 from flexformer.cli.main import UsageError, console
 from flexformer.distill import FinetuneOptions, GlueOptions, KernelOptions, LoraOptions, procedures
-from flexformer.distill.options import StageOptions
+from flexformer.distill.options import TEXT_PREFIX, StageOptions
 from flexformer.experiments.presets import pretrained as presets
 from flexformer.tasks import glue
 from flexformer.training import OptimizerOptions, Record, ScheduleOptions, TrainingOptions
+
+MEASURES = {
+    "matthews": "Matthews correlation",
+    "correlation": "mean of Pearson and Spearman correlation",
+    "accuracy": "accuracy",
+}
+
+
+def is_text(task: str) -> bool:
+    """Whether a language model is to learn from text, and not a GLUE task."""
+    return task.startswith(TEXT_PREFIX)
 
 
 def find_preset(options: dict[str, Any]) -> Path:
     """The preset that a command line asks for."""
     try:
-        return presets.path("finetune", options["preset"], glue.find(options["task"]).name)
+        task = options["task"]
+        return presets.path("finetune", options["preset"], None if is_text(task) else glue.find(task).name)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -50,7 +62,7 @@ def finetune(
     distill: StageOptions = StageOptions(),  # noqa: B008
     json: bool = False,
 ) -> int:
-    """Fine-tune a pretrained model on a GLUE task, with softmax or with linear attention in its place.
+    """Fine-tune a pretrained model on a GLUE task, or a language model on text, with any attention in it.
 
     Alone, it fine-tunes the model as it is; with --attention it swaps the attention first; with --adapter it starts
     from kernels that were distilled, on any text or task. --procedure recover does all three: fine-tune with softmax,
@@ -60,13 +72,13 @@ def finetune(
 
     Args:
         base: Folder or hub name of a pretrained model.
-        task: cola, sst2, mrpc, stsb, qqp, mnli, qnli or rte.
+        task: cola, sst2, mrpc, stsb, qqp, mnli, qnli or rte; or text: and a file, a folder or a datasets id.
         attention: softmax leaves the model as it is; or any kernel attention.
         procedure: One run, or the three of a recovery.
         adapter: Kernels to start from, a folder that flexformer distill or save_adapter wrote.
         reference: With recover: the folder of a fine-tuning with softmax to start from.
         preset: The settings to start from: paper (fairseq's for RoBERTa), cpu or smoke.
-        output: The run's folder; default runs/TASK-ATTENTION-PRESET-SEED.
+        output: The run's folder; default runs/TASK-ATTENTION-PRESET-SEED, TASK being "text" for any text.
         seed: Of the head, dropout and the order of examples.
         kernel: The kernels, where there is no adapter.
         lora: Low-rank updates instead of training all weights.
@@ -84,7 +96,8 @@ def finetune(
     options = FinetuneOptions(
         base, task, attention, adapter, preset, seed, kernel, lora, head, data, optimizer, schedule, training
     )
-    folder = Path("runs", f"{task}-{attention}-{preset}-{seed}") if output is None else output
+    name = TEXT_PREFIX.rstrip(":") if is_text(task) else task
+    folder = Path("runs", f"{name}-{attention}-{preset}-{seed}") if output is None else output
     if reference is not None and procedure != "recover":
         raise UsageError(f"reference {reference} is of use with --procedure recover only")
     screen = Console(stderr=True, highlight=False) if json else console()
@@ -104,22 +117,22 @@ def finetune(
 
 
 def _table(task: str, records: dict[str, Record]) -> Table:
-    about = glue.find(task)
-    measures = {
-        "matthews": "Matthews correlation",
-        "correlation": "mean of Pearson and Spearman",
-        "accuracy": "accuracy",
-    }
     scale = next(iter(records.values())).scale
-    table = Table(title=f"{about.title}, {measures[about.metric]} in per cent, {scale} scale", title_justify="left")
-    for heading in ("", "attention", "dev", "held out", "parameters", "steps", "minutes"):
+    if is_text(task):
+        title, measure, factor = task, "perplexity", 1.0
+    else:
+        about = glue.find(task)
+        title, measure, factor = f"{about.title}, {MEASURES[about.metric]} in per cent", "score", 100.0
+    table = Table(title=f"{title}, {scale} scale", title_justify="left")
+    reported = "perplexity" if is_text(task) else "dev"
+    for heading in ("", "attention", reported, "held out", "parameters", "steps", "minutes"):
         table.add_column(heading, justify="left" if heading in ("", "attention") else "right")
     for name, record in records.items():
-        scores = [record.metrics.get(f"{split}_score") for split in ("test", "validation")]
+        found = [record.metrics.get(f"{split}_{measure}") for split in ("test", "validation")]
         table.add_row(
             name,
             record.attention,
-            *("–" if score is None else f"{100 * score:.2f}" for score in scores),
+            *("–" if value is None else f"{factor * value:.2f}" for value in found),
             f"{record.parameters:,}",
             f"{record.steps:,}",
             f"{record.seconds / 60:.1f}",

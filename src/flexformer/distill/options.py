@@ -10,6 +10,7 @@ from ..training.options import check
 from .loss import LossOptions
 
 DISTILL = "distill"
+GLUE_PREFIX, TEXT_PREFIX = "glue:", "text:"
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ class FinetuneOptions:
 
     Args:
         base: Folder or hub name of the pretrained model.
-        task: A GLUE task.
+        task: A GLUE task; or for language models text:FILE, a folder or a `datasets` id to go on learning from.
         attention: softmax leaves the model as it is; any kernel attention takes its place.
         adapter: Start from kernels that were distilled, a folder with an adapter; its attention must be the same.
         preset: The name of the settings it started from.

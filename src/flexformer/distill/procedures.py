@@ -10,8 +10,8 @@ from rich.console import Console
 from ..training import Record, RunFolder, RunFolderError, run_job
 from .finetune import FinetuneJob
 from .job import ADAPTER, DistillJob
-from .options import DistillOptions, FinetuneOptions, KernelOptions, StageOptions
-from .texts import GLUE_PREFIX
+from .options import GLUE_PREFIX, TEXT_PREFIX, DistillOptions, FinetuneOptions, KernelOptions, StageOptions
+from .text_finetune import TextFinetuneJob
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Recovery:
 
 def finetune(options: FinetuneOptions, output: Path, console: Console, command: list[str] | None = None) -> Record:
     """One fine-tuning: of the model as it is, with swapped attention, or from an adapter of another task."""
-    return run_job(FinetuneJob(options), output, console, command)
+    job = TextFinetuneJob(options) if options.task.startswith(TEXT_PREFIX) else FinetuneJob(options)
+    return run_job(job, output, console, command)
 
 
 def distill(options: DistillOptions, output: Path, console: Console, command: list[str] | None = None) -> Record:
@@ -44,7 +45,7 @@ def recover(
     command: list[str] | None = None,
     reference: Path | None = None,
 ) -> Recovery:
-    """Fine-tune with softmax, distil its attention on the same task, fine-tune with the kernels.
+    """Fine-tune with softmax, distil its attention on the same task or text, fine-tune with the kernels.
 
     Each is a run of its own, in the folders `reference`, `distill` and `finetune` of `output`; what is finished is not
     repeated, and what was cut off goes on.
@@ -68,9 +69,10 @@ def recover(
     else:
         first, model = _finished(reference, options.task), reference / "model"
     console.print(f"distilling {options.attention}", highlight=False)
+    is_text = options.task.startswith(TEXT_PREFIX)
     between = DistillOptions(
         str(model),
-        f"{GLUE_PREFIX}{options.task}",
+        options.task.removeprefix(TEXT_PREFIX) if is_text else f"{GLUE_PREFIX}{options.task}",
         options.attention,
         options.preset,
         options.seed,

@@ -12,10 +12,9 @@ from transformers import PreTrainedTokenizerBase
 from ..tasks import CorruptDataError, MissingDataError, Split
 from ..tasks.glue import Glue
 from ..tasks.hub import load_split
-from .options import TextOptions
+from .options import GLUE_PREFIX, TextOptions
 from .sequences import SequenceDataset, encode, rows_of
 
-GLUE_PREFIX = "glue:"
 AT_ONCE = 512
 
 Progress = Callable[[int], None]

@@ -65,6 +65,8 @@ def evaluate(
     record = folder.read()
     if record is None:
         raise RunFolderError(f"{run} holds no run: there is no {folder.record_file.name}")
+    if "base" in record.options:  # of a pretrained model, by flexformer distill or finetune
+        raise RunFolderError(f"{run} is a run of {record.task} that was tested when it ended; see its run.json")
     weights = _weights(folder)
     changes = {name: value for name, value in ((f"{split}_limit", limit), ("root", root)) if value is not None}
     job = _job(record, changes, batch_size)

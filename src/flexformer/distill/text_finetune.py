@@ -1,0 +1,97 @@
+"""Fine-tuning a language model on text, with any attention in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from ..tasks import Split
+from ..training import Best
+from .options import TEXT_PREFIX, FinetuneOptions, TextOptions
+from .pretrained import load_model, start_token
+from .pretrained_job import PretrainedJob
+from .sequences import SequenceDataset, pad
+from .texts import Texts
+
+
+class Writer(nn.Module):
+    """A language model that tells of each sequence how surprised it was, not its logits, which would fill the memory.
+
+    Args:
+        model: A transformers model with a head for tokens.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        """Read sequences.
+
+        Args:
+            input_ids: (B, T).
+            attention_mask: (B, T), 0 at padding.
+            labels: Not used; trainers measure only batches that have them.
+
+        Returns:
+            "loss", the mean of -log p of each token given those before it, and "logits" (B, 2), the sum of these over
+            a sequence and how many they are.
+        """
+        logits = self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits[:, :-1].float()
+        counted = (attention_mask[:, 1:] * attention_mask[:, :-1]).to(logits.dtype)
+        surprise = nn.functional.cross_entropy(logits.transpose(1, 2), input_ids[:, 1:], reduction="none") * counted
+        sums = torch.stack((surprise.sum(1), counted.sum(1)), dim=1)
+        return {"loss": surprise.sum() / counted.sum().clamp_min(1.0), "logits": sums.detach()}
+
+
+class TextFinetuneJob(PretrainedJob):
+    """A pretrained language model that goes on learning to write."""
+
+    best = Best("perplexity", False)
+
+    def __init__(self, options: FinetuneOptions) -> None:
+        if options.head != "classifier":
+            raise ValueError(f"head {options.head} does not fit {options.task}; it is for scores of pairs, stsb")
+        super().__init__(options)
+        data, source = options.data, options.task.removeprefix(TEXT_PREFIX)
+        given = TextOptions(
+            data.root,
+            data.source,
+            data.max_length,
+            train_limit=data.train_limit,
+            validation_limit=data.validation_limit,
+        )
+        self.texts = Texts(source, given, self.tokenizer, start_token(self.config, self.tokenizer))
+
+    def prepare(self, console: Console) -> None:
+        with console.status("reading text"):
+            for split in ("train", "validation"):
+                self.dataset(split)
+
+    def dataset(self, split: Split) -> SequenceDataset:
+        return self.texts.dataset(split)
+
+    def collate(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        batch = pad(examples, self.pad_token)
+        batch.pop("token_type_ids", None)
+        return batch | {"labels": torch.tensor([example["labels"] for example in examples])}
+
+    def metrics(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        nats, tokens = np.asarray(logits, np.float64).sum(0)
+        return {"perplexity": math.exp(min(nats / max(tokens, 1.0), 700.0))}
+
+    def model(self) -> nn.Module:
+        model = load_model(self.options.base)
+        if not model.can_generate():
+            raise ValueError(f"base {self.options.base} is no language model; {TEXT_PREFIX} is for those that are")
+        torch.manual_seed(self.options.seed)
+        return Writer(self.ready(model, "CAUSAL_LM"))
+
+    def inside(self, model: nn.Module) -> Any:
+        return model.model if isinstance(model, Writer) else model
