@@ -127,6 +127,10 @@ class StationaryBlocks(SpectralBlocks):
 
 
 class NonstationaryBlocks(SpectralBlocks):
+    def __init__(self, kernel: SpectralKernel, batch: int, workspace: Workspace) -> None:
+        super().__init__(kernel, batch, workspace)
+        self.nothing = self.waves.new_zeros(())
+
     def _features(self, angles: Tensor, side: str) -> Tensor:
         n = angles.shape[1] // 2
         a, b = angles[:, :n], angles[:, n:]
@@ -153,7 +157,7 @@ class NonstationaryBlocks(SpectralBlocks):
             d1, d2 = dphi[:, :n], dphi[:, n:]
             phi[:, :n].mul_(d2).addcmul_(phi[:, n:], d1, value=-1.0)
             along = cosine.mul_(d1).addcmul_(sine, d2)
-            torch.mul(b.neg_().sin_(), along, out=phi[:, n:])
+            torch.addcmul(self.nothing, b.sin_(), along, value=-1.0, out=phi[:, n:])
             return phi
 
         return phi, slope

@@ -129,7 +129,8 @@ class Bidirectional(torch.autograd.Function):
             den = torch.bmm(sums.z, phi.mT)[:, 0]
             inverse = guarded(den, limit, kernel.policy).reciprocal_()
             rows = workspace.multiply(phi, sums.S, workspace("rows", *phi.shape[:2], v.shape[3]))
-            put(rows.mul_(inverse[..., None]), out, here)
+            part = out[:, :, here]
+            torch.mul(rows.view(part.shape), inverse.view(part.shape[:3])[..., None], out=part)
         after = sums.split(kernel.num_heads)
         ctx.save_for_backward(q, k, v, exact(out, workspace), *after, S, z, w, m, *parameters)
         ctx.mark_non_differentiable(after[3])

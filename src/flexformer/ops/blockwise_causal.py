@@ -47,7 +47,6 @@ def blockwise_causal(
 class Block(NamedTuple):
     """Inputs of a block in the dtype to compute in."""
 
-    here: slice
     chunks: int
     size: int
     q: Tensor
@@ -82,24 +81,35 @@ class Plan(NamedTuple):
         chunks = max(1, min(self.block, q.shape[2]) // self.size)
         return self.kernel.blocks(chunks * q.shape[0], Workspace(dtype, q.device, fast_products(q.dtype, q.device)))
 
+    def cut(self, x: Tensor) -> list[Tensor]:
+        """(B, H * G, T, D) as one (n, B, H, G, C, D) to a block; what is left over is a chunk of its own."""
+        heads, length = self.kernel.num_heads, x.shape[2]
+        whole = length - length % self.size
+        found: list[Tensor] = []
+        for part, size in ((x[:, :, :whole], self.size), (x[:, :, whole:], length - whole)):
+            if part.shape[2]:
+                shape = x.shape[0], heads, x.shape[1] // heads, part.shape[2] // size, size, x.shape[3]
+                found += part.view(shape).permute(3, 0, 1, 2, 4, 5).split(self.block // self.size)
+        return found
+
     def blocks(
         self, q: Tensor, k: Tensor, v: Tensor, features: BlockFeatures, backwards: bool = False
     ) -> Iterator[Block]:
-        rows = q.shape[2]
-        whole = rows - rows % self.size
-        pieces = [(slice(i, min(i + self.block, whole)), self.size) for i in range(0, whole, self.block)]
-        if whole < rows:  # what is left over is a chunk of its own
-            pieces.append((slice(whole, rows), rows - whole))
-        for here, size in reversed(pieces) if backwards else pieces:
-            yield self._block(q, k, v, here, size, features)
+        pieces, start = [], 0
+        for piece in zip(self.cut(q), self.cut(k), self.cut(v), strict=True):
+            pieces.append((start, *piece))
+            start += piece[0].shape[0] * piece[0].shape[4]
+        for place in reversed(pieces) if backwards else pieces:
+            yield self._block(*place, features)
 
-    def _block(self, q: Tensor, k: Tensor, v: Tensor, here: slice, size: int, features: BlockFeatures) -> Block:
+    def _block(self, start: int, q: Tensor, k: Tensor, v: Tensor, features: BlockFeatures) -> Block:
         workspace, scale = features.workspace, features.scale
-        heads, count = self.kernel.num_heads, (here.stop - here.start) // size
-        keys = workspace("keys", count * k.shape[0] * heads, size, k.shape[3])
-        bounded_into(self.part(k, here, count), self.by_chunk(keys, k, count))
-        values = workspace("values", *keys.shape[:2], v.shape[3] + 1)
-        torch.mul(self.part(v, here, count), scale, out=self.by_chunk(values[..., :-1], v, count))
+        count, batch, heads, group, size = q.shape[:5]
+        here = slice(start, start + count * size)
+        keys = workspace("keys", count * batch * heads, size, k.shape[5])
+        bounded_into(k, keys.view(k.shape))
+        values = workspace("values", *keys.shape[:2], v.shape[5] + 1)
+        torch.mul(v, scale, out=values[..., :-1].view(v.shape))
         values[..., -1] = scale
         hidden = positions = fresh = None
         if self.key_mask is not None:
@@ -108,25 +118,15 @@ class Plan(NamedTuple):
             keys.masked_fill_(hidden[..., None], 0.0)
             values[..., :-1].masked_fill_(hidden[..., None], 0.0)
         if self.positions is not None:
-            positions = self.positions[here].unflatten(0, (count, 1, size)).repeat_interleave(q.shape[0], dim=0)
+            positions = self.positions[here].view(count, 1, size).repeat_interleave(batch, dim=0)
         if self.segments is not None:
-            first = here.start // self.size
+            first = start // self.size
             own = self.segments[first : first + count]
             before = self.segments[first - 1 : first + count - 1] if first else own.roll(1)
             fresh = own != before
-        rows = workspace("queries", keys.shape[0], q.shape[1] // heads * size, q.shape[3])
-        bounded_into(self.part(q, here, count), self.by_chunk(rows, q, count))
-        return Block(here, count, size, rows, keys, values, hidden, positions, fresh)
-
-    def part(self, x: Tensor, here: slice, chunks: int) -> Tensor:
-        """Tokens `here` of (B, H * G, T, D) as (n, B, H, G, C, D)."""
-        part = x[:, :, here].unflatten(1, (self.kernel.num_heads, -1)).unflatten(3, (chunks, -1))
-        return part.permute(3, 0, 1, 2, 4, 5)
-
-    def by_chunk(self, rows: Tensor, x: Tensor, chunks: int) -> Tensor:
-        """(M, G * C, ...) as `part` of `x` is shaped."""
-        heads = self.kernel.num_heads
-        return rows.unflatten(0, (chunks, -1, heads)).unflatten(3, (x.shape[1] // heads, -1))
+        rows = workspace("queries", keys.shape[0], group * size, q.shape[5])
+        bounded_into(q, rows.view(q.shape))
+        return Block(count, size, rows, keys, values, hidden, positions, fresh)
 
 
 class Causal(torch.autograd.Function):
@@ -152,20 +152,23 @@ class Causal(torch.autograd.Function):
         weight, largest = w.flatten()[:, None], m.flatten()[:, None]
         out, kept = v.new_empty(*q.shape[:3], v.shape[3]), []
         workspace, floor = features.workspace, plan.floor / features.scale
-        for block in plan.blocks(q, k, v, features):
+        for block, o in zip(plan.blocks(q, k, v, features), plan.cut(out), strict=True):
             phi_q = features.query(block.q, block.q_positions())
             phi_k, g = features.key(block.k, block.positions)
-            before = [state.clone(), weight, largest] if keep else []
-            weights = weigh(g, block, weight, largest, workspace)
-            pairs = _pairs(phi_q, phi_k, weights, workspace)
+            weights, entering, weight, largest = weigh(g, block, weight, largest)
+            inside = weights.inside(workspace)
+            total = inside.sum(-1).addcmul_(entering.flatten(0, 1), weights.entry)
+            pairs = _pairs(phi_q, phi_k, inside, workspace)
             states = _states(state, phi_k, _weighted(block, weights, workspace), weights, workspace)
             rows = _rows(phi_q, pairs, block.v, states[:-1].flatten(0, 1), weights, workspace)
             num, den = rows[..., :-1], rows[..., -1]
-            limit = weights.repeated(denominator_limit(weights.total, policy, floor), rows)
-            num.mul_(guarded(den, limit, policy).reciprocal_()[..., None])
-            plan.part(out, block.here, block.chunks).copy_(plan.by_chunk(num, out, block.chunks))
-            kept += [*before, den.clone()] if keep else []
-            state, weight, largest = states[-1], weights.w, weights.m
+            limit = weights.repeated(denominator_limit(total, policy, floor), rows)
+            inverse = guarded(den, limit, policy).reciprocal_()
+            o.copy_(num.mul_(inverse[..., None]).view(o.shape))
+            if keep:
+                free = (den.abs() if policy == "raw" else den) >= limit
+                kept += [states[0].clone(), inverse, free, *weights]
+            state = states[-1]
         ctx.count = len(kept)
         ctx.save_for_backward(q, k, v, exact(out, workspace), S, z, w, m, *kept, *parameters)
         S, z = (x.contiguous().unflatten(0, (-1, heads)) for x in (state[..., :-1], state[..., -1]))
@@ -192,13 +195,19 @@ class Causal(torch.autograd.Function):
         dweight = dw.flatten()[:, None]
         with plan.kernel.holding(ctx.buffers), full_precision(q):
             features = plan.features(q, dS.dtype)
-            for block in plan.blocks(q, k, v, features, backwards=True):
-                own, kept = kept[-4:], kept[:-4]
+            outs = [None] * len(plan.cut(q)) if out is None else plan.cut(out)
+            pieces = zip(outs, *(plan.cut(x) for x in (dout, *gradients)), strict=True)
+            blocks = plan.blocks(q, k, v, features, backwards=True)
+            for block, (o, do, *dqkv) in zip(blocks, reversed([*pieces]), strict=True):
+                own, kept = kept[-KEPT:], kept[:-KEPT]
                 step = _Backward(plan, features, block, own)
-                step.through_division(out, dout)
-                dstate, dweight = step.run(dstate, dweight, gradients)
+                step.through_division(o, do)
+                dstate, dweight = step.run(dstate, dweight, dqkv)
         dS, dz = dstate[..., :-1].reshape(dS.shape), dstate[..., -1].reshape(dz.shape)
         return None, *gradients, dS, dz, dweight.view_as(dw), None, *features.parameter_gradients()
+
+
+KEPT = 3 + len(Weights._fields)
 
 
 class _Backward:
@@ -208,51 +217,47 @@ class _Backward:
         plan: of the whole.
         features: which sum the gradients of parameters.
         block: its inputs.
-        kept: S and z as one, w and m before the block; the rows' sums of weights (M, G * C).
+        kept: S and z as one, before the block; one over the rows' denominators (M, G * C) and whether these are above
+            their floor; the fields of the weights.
     """
 
     def __init__(self, plan: Plan, features: BlockFeatures, block: Block, kept: list[Tensor]) -> None:
         self.plan, self.features, self.block = plan, features, block
         workspace = self.workspace = features.workspace
         self.phi_q, self.pull_q = features.query_vjp(block.q, block.q_positions())
-        self.phi_k, g, self.pull_k = features.key_vjp(block.k, block.positions)
-        state, w, m, self.den = kept
-        self.weights = weigh(g, block, w, m, workspace)
+        self.phi_k, _, self.pull_k = features.key_vjp(block.k, block.positions)
+        state, self.inverse, self.free = kept[:3]
+        self.weights = Weights(*kept[3:])
+        self.inside = self.weights.inside(workspace)
         self.added = _weighted(block, self.weights, workspace)
-        self.pairs = _pairs(self.phi_q, self.phi_k, self.weights, workspace)
+        self.pairs = _pairs(self.phi_q, self.phi_k, self.inside, workspace)
         self.before = _states(state, self.phi_k, self.added, self.weights, workspace)[:-1].flatten(0, 1)
 
     def through_division(self, out: Tensor | None, dout: Tensor) -> None:
         """From the output's gradient to those of numerator and denominator, and of the sum in the floor."""
-        plan, block, workspace, policy = self.plan, self.block, self.workspace, self.plan.kernel.policy
-        floor = plan.floor / self.features.scale
-        do = plan.part(dout, block.here, block.chunks)
+        workspace, inverse = self.workspace, self.inverse
         self.drows, self.dread = (
-            workspace(name, *self.phi_q.shape[:2], dout.shape[3] + 1) for name in ("rows", "read")
+            workspace(name, *self.phi_q.shape[:2], dout.shape[5] + 1) for name in ("rows", "read")
         )
-        dnum, product = (plan.by_chunk(x[..., :-1], dout, block.chunks) for x in (self.drows, self.dread))
-        limit = self.weights.repeated(denominator_limit(self.weights.total, policy, floor), self.drows)
-        inverse = guarded(self.den, limit, policy).reciprocal_()
-        free = (self.den.abs() if policy == "raw" else self.den) >= limit
+        dnum, product = (x[..., :-1].view(dout.shape) for x in (self.drows, self.dread))
         if out is None:
-            rows = _rows(self.phi_q, self.pairs, block.v, self.before, self.weights, workspace)
-            given = plan.by_chunk(rows[..., :-1].mul_(inverse[..., None]), dout, block.chunks)
-        else:
-            given = plan.part(out, block.here, block.chunks)
-        torch.mul(do, given, out=product)
+            rows = _rows(self.phi_q, self.pairs, self.block.v, self.before, self.weights, workspace)
+            out = rows[..., :-1].mul_(inverse[..., None]).view(dout.shape)
+        torch.mul(dout, out, out=product)
         dden = self.dread[..., :-1].sum(-1).mul_(inverse).neg_()
         self.dtotal = None
-        if policy != "absolute":
-            dtotal = (dden * inverse.sign()).masked_fill_(free, 0.0).mul_(floor)
-            self.dtotal = dtotal.unflatten(1, (-1, block.size)).sum(1)
-        torch.mul(do, plan.by_chunk(inverse, dout, block.chunks)[..., None], out=dnum)
-        torch.mul(dden, free, out=self.drows[..., -1])
+        if self.plan.kernel.policy != "absolute":
+            floor = self.plan.floor / self.features.scale
+            dtotal = (dden * inverse.sign()).masked_fill_(self.free, 0.0).mul_(floor)
+            self.dtotal = self.weights.rows(dtotal).sum(1)
+        torch.mul(dout, inverse.view(dout.shape[:5])[..., None], out=dnum)
+        torch.mul(dden, self.free, out=self.drows[..., -1])
         rows, read = self.weights.rows(self.drows), self.weights.rows(self.dread)
         torch.mul(rows, self.weights.entry[:, None, :, None], out=read)
 
     def run(self, dstate: Tensor, dweight: Tensor, gradients: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Write the gradients of q, k and v; return those of the state before the block, and of its sum of weights."""
-        block, plan, weights, workspace = self.block, self.plan, self.weights, self.workspace
+        block, weights, workspace = self.block, self.weights, self.workspace
         dstates = self._state_gradients(dstate)
         after = dstates[1:].flatten(0, 1)
         dpairs = workspace.multiply(self.drows, block.v.mT, workspace("pair gradients", *self.pairs.shape))
@@ -260,9 +265,9 @@ class _Backward:
         through = workspace.multiply(self.phi_k, after, workspace("added gradients", *block.v.shape))
         dvalues.addcmul_(through, weights.keys[..., None])
         dg = self.pairs.mul_(dpairs).sum(-2)
-        weights.rows(dpairs).mul_(weights.inside[:, None])
+        weights.rows(dpairs).mul_(self.inside[:, None])
         if self.dtotal is not None:
-            dg += torch.bmm(self.dtotal[:, None], weights.inside)[:, 0]
+            dg += torch.bmm(self.dtotal[:, None], self.inside)[:, 0]
         dweights = self._weight_gradients(dweight)
         dscale = through.mul_(block.v).sum(-1).add_(torch.cat(dweights[1:]))
         dg.addcmul_(dscale, weights.keys)
@@ -274,8 +279,8 @@ class _Backward:
             dkeys, dvalues = (x.masked_fill(block.hidden[..., None], 0.0) for x in (dkeys, dvalues))
         dvalues = dvalues[..., :-1].mul_(self.features.scale)
         for rows, x in zip((dqueries, dkeys, dvalues), gradients, strict=True):
-            plan.part(x, block.here, block.chunks).copy_(plan.by_chunk(rows, x, block.chunks))
-        return dstates[0].clone(), dweights[0]
+            x.copy_(rows.view(x.shape))
+        return dstates[0], dweights[0]
 
     def _state_gradients(self, dstate: Tensor) -> Tensor:
         """(n + 1, N, F, D + 1): of the state before each chunk and after the last."""
@@ -283,8 +288,8 @@ class _Backward:
         found = self.workspace("state gradients", chunks + 1, *dstate.shape)
         *before, after = found
         after.copy_(dstate)
-        reads = self.workspace.multiply(self.phi_q.mT, self.dread, self.workspace("reads", *self.before.shape))
-        by_chunk = zip(reads.unflatten(0, (chunks, -1)), self.weights.carry[..., None], before, strict=True)
+        reads = self.workspace.multiply(self.phi_q.mT, self.dread, self.workspace("gained", *self.before.shape))
+        by_chunk = zip(reads.view(chunks, *dstate.shape), self.weights.carry[..., None], before, strict=True)
         for read, carry, preceding in reversed(list(by_chunk)):
             after = torch.addcmul(read, after, carry, out=preceding)
         return found
@@ -310,10 +315,10 @@ class _Backward:
         return found
 
 
-def _pairs(phi_q: Tensor, phi_k: Tensor, weights: Weights, workspace: Workspace) -> Tensor:
+def _pairs(phi_q: Tensor, phi_k: Tensor, inside: Tensor, workspace: Workspace) -> Tensor:
     """(M, G * C, C): what keys of its own chunk weigh for each row."""
     pairs = workspace.multiply(phi_q, phi_k.mT, workspace("pairs", *phi_q.shape[:2], phi_k.shape[1]))
-    weights.rows(pairs).mul_(weights.inside[:, None])
+    pairs.view(len(inside), pairs.shape[1] // inside.shape[1], *inside.shape[1:]).mul_(inside[:, None])
     return pairs
 
 
@@ -336,8 +341,8 @@ def _rows(
 def _states(state: Tensor, phi_k: Tensor, added: Tensor, weights: Weights, workspace: Workspace) -> Tensor:
     """(n + 1, N, F, D + 1): S and z before each chunk and after the last."""
     gained = workspace.multiply(phi_k.mT, added, workspace("gained", phi_k.shape[0], *state.shape[1:]))
-    gained = gained.unflatten(0, (-1, state.shape[0]))
-    states = workspace("states", gained.shape[0] + 1, *state.shape)
+    gained = gained.view(len(weights.carry), *state.shape)
+    states = workspace("states", len(gained) + 1, *state.shape)
     before, *after = states
     before.copy_(state)
     for more, carry, following in zip(gained, weights.carry[..., None], after, strict=True):
