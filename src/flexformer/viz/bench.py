@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .style import ACCENT, GRID, INK, MUTED, PALETTE, label_ends, new_figure, plain_ticks, style, to_png
@@ -115,19 +116,17 @@ def _lines(axes: Axes, found: Sequence[Record], value: Callable[[Record], float]
         if spread and row in LOOKS:
             lower, upper = ([1e3 * p[2]["seconds"][edge] for p in points] for edge in ("lower", "upper"))
             axes.fill_between(x, lower, upper, color=look.colour, alpha=0.15, linewidth=0)
-        if row in LOOKS and x[-1] == longest:
-            ends.append((x[-1], y[-1], row, look.colour))
-        elif row in LOOKS:  # it was skipped beyond: its name stays with it
-            near: dict[str, Any] = {"xytext": (6, 3), "textcoords": "offset points", "fontsize": 8.5}
-            axes.annotate(row, (x[-1], y[-1]), color=look.colour, **near)
+        if row in LOOKS:  # where a row was skipped beyond some length, its name stands at the height it had reached
+            ends.append((longest, y[-1], row, look.colour))
     if rows:
         ticks = sorted({m["length"] for m in found})
-        axes.set_xticks(ticks, [_short(tick) for tick in ticks])
+        crowded = {tick for tick, following in pairwise(ticks) if following < 1.4 * tick}
+        axes.set_xticks(ticks, ["" if tick in crowded else _short(tick) for tick in ticks])
         axes.set_xlim(ticks[0] * 0.9, ticks[-1] * 1.1)
         plain_ticks(axes)
     if not LOOKS.keys() >= set(rows):
         axes.plot([], [], color=OTHERS.colour, linewidth=OTHERS.width, label="other attentions of this package")
-        axes.legend(loc="upper left")
+        axes.legend(loc="lower right")
     axes.figure.canvas.draw()  # so that limits are final before names are placed by them
     label_ends(axes, ends)
 
