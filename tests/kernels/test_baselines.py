@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import flexformer
 from flexformer import kernels
 from flexformer.kernels import attention_weights
-from flexformer.kernels.random import gaussian_rows
+from flexformer.kernels.starts import gaussian_rows
 from flexformer.ops import linear_attention
 
 X = torch.randn(1, 2, 30, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

@@ -1,11 +1,14 @@
-"""Learned centres: one vector to subtract from all queries of a head, and one from all its keys."""
+"""What the learned kernels share: where frequencies start, and a centre for queries and one for keys."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from .base import Kernel, per_head
+from .starts import shape_of, spread
 
 
 class CentredKernel(Kernel):
@@ -16,8 +19,13 @@ class CentredKernel(Kernel):
     expressed. They move queries and keys to where a kernel can tell them apart.
 
     Parameters are `centre_q` and `centre_k` (H, d), started at zero, or None without centres.
+
+    With `data_start`, `initialise_from_data` also gives the frequencies, drawn alike in every direction, the shape of
+    the spread of queries and keys: most where these differ most.
     """
 
+    frequency_names: ClassVar[tuple[str, ...]]
+    data_start: bool
     centre_q: nn.Parameter | None
     centre_k: nn.Parameter | None
 
@@ -34,29 +42,31 @@ class CentredKernel(Kernel):
 
     @torch.no_grad()
     def initialise_from_data(self, q: Tensor, k: Tensor, key_mask: Tensor | None = None) -> None:
-        """Start the centres at the mean query and key of each head.
+        """Start the centres at the mean query and key of each head; with `data_start` bend the frequencies too.
 
         Args:
             q: (B, H, T, D) with H a multiple of `num_heads`.
             k: (B, num_heads, S, D).
             key_mask: (B, S) bool, True = attend; also the mask of queries where T = S.
         """
-        if self.centre_q is None or self.centre_k is None:
+        if self.centre_k is None and not self.data_start:
             return
-        self.centre_k.copy_(_mean(k, key_mask))
-        rows = _mean(q, key_mask if q.shape[2] == k.shape[2] else None)
-        self.centre_q.copy_(rows.unflatten(0, (self.num_heads, -1)).mean(1))
+        key_mean, key_covariance = spread(k, key_mask)
+        query_mean, query_covariance = (
+            found.unflatten(0, (self.num_heads, -1)).mean(1)
+            for found in spread(q, key_mask if q.shape[2] == k.shape[2] else None)
+        )
+        if self.centre_q is not None and self.centre_k is not None:
+            self.centre_q.copy_(query_mean)
+            self.centre_k.copy_(key_mean)
+        if self.data_start:
+            shape = shape_of(query_covariance + key_covariance)
+            for name in self.frequency_names:
+                frequencies = getattr(self, name)
+                if frequencies is not None:
+                    frequencies.copy_(frequencies @ shape.to(frequencies))
 
 
 def centred(x: Tensor, centre: Tensor | None) -> Tensor:
     """(B, H, T, D) less the centre of its head."""
     return x if centre is None else x - per_head(centre, x)[:, None]
-
-
-def _mean(x: Tensor, mask: Tensor | None) -> Tensor:
-    """(B, H, T, D) to (H, D), over what the mask lets through."""
-    x = x.float()
-    if mask is None:
-        return x.mean((0, 2))
-    weight = mask[:, None, :, None].to(x)
-    return x.masked_fill(~mask[:, None, :, None], 0.0).sum((0, 2)) / weight.sum().clamp_min(1.0)

@@ -20,6 +20,7 @@ from .blocks import BlockFeatures
 from .centres import CentredKernel, centred
 from .complex_blocks import ComplexBlocks
 from .registry import register
+from .starts import draw
 from .workspace import Workspace
 
 REAL_SCALE, WAVE_SCALE = 0.1, 0.25
@@ -56,9 +57,12 @@ class ComplexKernel(CentredKernel):
         beta: start of beta; by default the one above.
         learn_beta: let beta train.
         centres: learn a vector to subtract from all queries of a head and one from all its keys.
+        orthogonal: draw rows of `alpha` and of `omega` that are orthogonal within blocks of d.
+        data_start: let `initialise_from_data` give them the shape of the spread of queries and keys.
         floor: smallest denominator relative to the row's sum of e^g, where there are pairs.
     """
 
+    frequency_names = ("alpha", "omega")
     conversion_options: ClassVar[dict[str, Any]] = {"num_real": "all", "real_scale": 0.5, "centres": True}
 
     def __init__(
@@ -73,6 +77,8 @@ class ComplexKernel(CentredKernel):
         beta: float | None = None,
         learn_beta: bool = True,
         centres: bool = False,
+        orthogonal: bool = False,
+        data_start: bool = False,
         floor: float | None = None,
     ) -> None:
         require_positive_int("head_dim", head_dim)
@@ -81,7 +87,8 @@ class ComplexKernel(CentredKernel):
         num_real = {"all": 2 * n, "half": n - n % 2}.get(num_real, num_real) if isinstance(num_real, str) else num_real
         _require_real_count(num_real, 2 * n)
         assert isinstance(num_real, int)
-        for argument, flag in (("learn_beta", learn_beta), ("centres", centres)):
+        flags = {"learn_beta": learn_beta, "centres": centres, "orthogonal": orthogonal, "data_start": data_start}
+        for argument, flag in flags.items():
             require_bool(argument, flag)
         scaling = head_dim**-0.5 if scaling is None else scaling
         for argument, value in (("real_scale", real_scale), ("wave_scale", wave_scale), ("scaling", scaling)):
@@ -91,6 +98,7 @@ class ComplexKernel(CentredKernel):
         super().__init__(num_heads, head_dim, 2 * n, policy, default if floor is None else floor)
         self.num_frequencies, self.num_real, self.num_pairs = n, num_real, pairs
         self.real_scale, self.wave_scale, self.scaling = real_scale, wave_scale if pairs else 0.0, scaling
+        self.orthogonal, self.data_start = orthogonal, data_start
         if beta is None:
             beta = scaling * (self.wave_scale**2 - real_scale**2) / 2
         self.start = beta
@@ -104,9 +112,9 @@ class ComplexKernel(CentredKernel):
     def reset_parameters(self) -> None:
         """Draw the start anew."""
         root = self.scaling**0.5
-        self.alpha.normal_(std=self.real_scale * root)
+        draw(self.alpha, self.real_scale * root, self.orthogonal)
         if self.omega is not None:
-            self.omega.normal_(std=self.wave_scale * root)
+            draw(self.omega, self.wave_scale * root, self.orthogonal)
         self.beta.fill_(self.start)
         self._reset_centres()
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 
@@ -20,24 +17,7 @@ from .base import (
     require_positive_int,
 )
 from .registry import register
-
-
-def gaussian_rows(count: int, dim: int, orthogonal: bool, like: Tensor) -> Tensor:
-    """(count, dim) rows distributed as N(0, I), orthogonal within blocks of `dim` if asked.
-
-    Orthogonal rows have the lengths of independent Gaussian ones, so that each row alone is Gaussian. They are
-    drawn in float32 whatever the dtype of `like`: there is no QR in half precision.
-    """
-    normal = partial(torch.randn, device=like.device, dtype=torch.float32)
-    if not orthogonal:
-        return normal(count, dim).to(like.dtype)
-    blocks = math.ceil(count / dim)
-    q, r = torch.linalg.qr(normal(blocks, dim, dim))
-    # QR fixes the signs of its columns by convention; undone, the directions are uniform.
-    directions = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]
-    rows = directions.transpose(-1, -2).reshape(blocks * dim, dim)[:count]
-    lengths = normal(count, dim).norm(dim=-1, keepdim=True)
-    return (rows * lengths).to(like.dtype)
+from .starts import gaussian_rows
 
 
 class RandomKernel(Kernel):

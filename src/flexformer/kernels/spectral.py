@@ -13,6 +13,7 @@ from .blocks import BlockFeatures
 from .centres import CentredKernel, centred
 from .registry import register
 from .spectral_blocks import NonstationaryBlocks, StationaryBlocks
+from .starts import draw
 from .workspace import Workspace
 
 DEFAULT_FLOORS = {"floor": 0.01, "raw": 1e-4}
@@ -40,12 +41,13 @@ class SpectralKernel(CentredKernel):
         phase_bias: add a learned phase to every frequency, as the paper's parameter counts imply.
         learn_tau: let tau train.
         centres: learn a vector to subtract from all queries of a head and one from all its keys.
+        orthogonal: draw frequencies that are orthogonal within blocks of d.
+        data_start: let `initialise_from_data` give the frequencies the shape of the spread of queries and keys.
         policy: what happens to rows whose weights cancel, "floor" or "raw"; see `Kernel`.
         floor: the policy's number: 0.01 for "floor", 1e-4 for "raw" by default.
     """
 
     conversion_options: ClassVar[dict[str, Any]] = {"match_tau": True, "centres": True}
-    frequency_names: ClassVar[tuple[str, ...]]
     phase_names: ClassVar[tuple[str, ...]]
 
     def __init__(
@@ -60,6 +62,8 @@ class SpectralKernel(CentredKernel):
         phase_bias: bool = False,
         learn_tau: bool = True,
         centres: bool = False,
+        orthogonal: bool = False,
+        data_start: bool = False,
         policy: str = "floor",
         floor: float | None = None,
     ) -> None:
@@ -72,6 +76,8 @@ class SpectralKernel(CentredKernel):
             "phase_bias": phase_bias,
             "learn_tau": learn_tau,
             "centres": centres,
+            "orthogonal": orthogonal,
+            "data_start": data_start,
         }
         for argument, flag in flags.items():
             require_bool(argument, flag)
@@ -90,6 +96,7 @@ class SpectralKernel(CentredKernel):
         self.softmax_start = softmax_start
         self.match_tau = match_tau
         self.scaling = scaling
+        self.orthogonal, self.data_start = orthogonal, data_start
         self.tau = nn.Parameter(torch.empty(num_heads), requires_grad=learn_tau)
         self._add_parameters(phase_bias)
         self._add_centres(centres)
@@ -172,7 +179,7 @@ class StationaryKernel(SpectralKernel):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        self.omega.normal_(std=self.frequency_scale * self.scaling**0.5)
+        draw(self.omega, self.frequency_scale * self.scaling**0.5, self.orthogonal)
         if self.phase is not None:
             self.phase.zero_()
 
@@ -221,11 +228,11 @@ class NonstationaryKernel(SpectralKernel):
     def reset_parameters(self) -> None:
         super().reset_parameters()
         std = self.frequency_scale * self.scaling**0.5
-        self.omega1.normal_(std=std)
+        draw(self.omega1, std, self.orthogonal)
         if self.softmax_start:
             self.omega2.copy_(self.omega1 + torch.randn_like(self.omega1) * (PAIR_NOISE * std))
         else:
-            self.omega2.normal_(std=std)
+            draw(self.omega2, std, self.orthogonal)
         for phase in (self.phase1, self.phase2):
             if phase is not None:
                 phase.zero_()
