@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import re
 import textwrap
 from collections.abc import Callable
 from inspect import getdoc
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import jsonargparse
 
@@ -40,9 +42,11 @@ def with_presets(find: PresetFinder) -> Callable[[Command], Command]:
 def parse(function: Callable[..., Any], program: str, arguments: list[str]) -> dict[str, Any]:
     """Read a command line for `function`.
 
-    Parameters without a default are positional, the others are options. `--config FILE` reads options from
-    YAML, later options override it, nested ones by dotted names; `--print_config` prints what would be used.
-    A bool is a flag: `--json` means `--json=true`. `--dry-run` and `--dry_run` are the same option.
+    Parameters without a default are positional, those that are lists one or more words; the others are options.
+    `--config FILE` reads options from YAML, later options override it, nested ones by dotted names; `--print_config`
+    prints what would be used.
+    A bool is a flag: `--json` means `--json=true`. A list takes words: `--seeds 0 1`. `--dry-run` and `--dry_run` are
+    the same option.
     Where the function was marked by `with_presets`, everything given comes before the preset's options.
 
     Args:
@@ -69,11 +73,16 @@ def parse(function: Callable[..., Any], program: str, arguments: list[str]) -> d
     parser.add_argument("--config", action="config", help="Read options from this YAML file.")
     parser.add_function_arguments(function, as_group=False, as_positional=True)
     flags = {f"--{name}" for name, hint in get_type_hints(function).items() if hint is bool}
+    lists = {name: get_args(hint)[0] for name, hint in get_type_hints(function).items() if get_origin(hint) is list}
     for action in parser._actions:
         if flags & set(action.option_strings):
             action.nargs = "?"  # so that the help shows the value as optional
+        elif not action.option_strings and action.dest in lists:
+            action.nargs, action.metavar = "+", action.dest
+            action._typehint = lists[action.dest]  # type: ignore[attr-defined]  # of each word
     known = [option for action in parser._actions for option in action.option_strings]
-    arguments = _normalise(arguments, flags)
+    hints = get_type_hints(function).items()
+    arguments = _gather(_normalise(arguments, flags), {f"--{name}" for name, hint in hints if _is_list(hint)})
     find_preset: PresetFinder | None = getattr(function, "find_preset", None)
     try:
         if find_preset is not None:
@@ -107,6 +116,28 @@ def _normalise(arguments: list[str], flags: set[str]) -> list[str]:
                 equals, value = "=", "true"
             argument = option + equals + value
         result.append(argument)
+    return result
+
+
+def _is_list(hint: Any) -> bool:
+    return get_origin(hint) is list or any(get_origin(part) is list for part in get_args(hint))
+
+
+def _gather(arguments: list[str], lists: set[str]) -> list[str]:
+    """Make one value of the words after an option that is a list: `--seeds 0 1` is `--seeds=[0, 1]`."""
+    result: list[str] = []
+    rest = iter(enumerate(arguments))
+    for i, argument in rest:
+        if argument == "--":
+            return result + arguments[i:]
+        following = list(itertools.takewhile(lambda word: not word.startswith("--"), arguments[i + 1 :]))
+        if argument in lists and following and not following[0].startswith("["):
+            words = (word if re.fullmatch(r"[-+.\d]+(e[-+]?\d+)?", word) else json.dumps(word) for word in following)
+            result.append(f"{argument}=[{', '.join(words)}]")
+            for _ in following:
+                next(rest)
+        else:
+            result.append(argument)
     return result
 
 

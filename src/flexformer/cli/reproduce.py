@@ -2,92 +2,133 @@
 
 from __future__ import annotations
 
-import json as json_format
-import sys
-from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
-from rich.table import Table
+from flexformer.cli.reproduce_frame import Request, reproduce
+from flexformer.experiments.arena_table import ArenaTable
+from flexformer.experiments.frequencies import FrequencySweep
+from flexformer.experiments.language_table import LanguageTable
 
-from flexformer.cli.main import UserError, console
-from flexformer.experiments.frequencies import Point, plan, sweep
-from flexformer.experiments.grid import GridError
-from flexformer.training.atomic import write_bytes
-
-
-class _UnfinishedError(UserError):
-    def __init__(self, error: GridError) -> None:
-        super().__init__(str(error))
-        self.status = error.status if error.status > 0 else 1
+Preset = Literal["paper", "cpu", "smoke"]
+RESULTS = Path("results")
 
 
-def frequencies(
-    tasks: list[str] = ["image", "listops"],  # noqa: B006  (never changed)
-    attention: str = "flexformer-n",
-    preset: str = "cpu",
-    multiples: list[float] = [0.25, 0.5, 1, 2, 4],  # noqa: B006
-    seeds: list[int] = [0],  # noqa: B006
-    source: str | None = None,
+def table1(
+    preset: Preset = "cpu",
+    attention: list[str] | None = None,
+    seeds: list[int] = [0],  # noqa: B006  (never changed)
+    tasks: list[str] | None = None,
     root: str | None = None,
-    output: Path = Path("results/frequencies"),
+    output: Path | None = None,
+    results: Path = RESULTS,
+    tables_only: bool = False,
+    dry_run: bool = False,
+    time_limit: float | None = None,
     json: bool = False,
 ) -> int:
-    """Train with different numbers of frequencies: accuracy or perplexity, speed and memory against n.
+    """Every attention on the tasks of Long Range Arena, beside the paper's table 1.
 
-    Every run is one of flexformer train with the preset's settings, in a process of its own; runs that are finished
-    are not repeated, one that was cut off goes on. Writes frequencies.json and frequencies.png.
+    A cell is one run of flexformer train. Finished cells are not repeated, one that was cut off goes on, and only cells
+    whose options have changed run again. Writes a JSON file for each cell, and the table as Markdown, LaTeX and a
+    picture. Where AAN is not at hand, Articles stands in for Retrieval, in a column of its own.
 
     Args:
-        tasks: Which tasks; lm for a language model.
-        attention: flexformer-s or flexformer-n.
-        preset: The settings all runs share: paper, cpu or smoke.
-        multiples: Numbers of frequencies as multiples of the head's width.
-        seeds: One run for each.
-        source: The text of lm, such as wikitext2; default the preset's.
+        preset: paper (a GPU), cpu (two cores) or smoke.
+        attention: Some of the rows; default all.
+        seeds: One run of each cell for each.
+        tasks: Some of listops, text, retrieval, articles, image and pathfinder; default the five there is data for.
         root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
-        output: Where runs, figures and the plot go.
-        json: Print the figures as JSON, after what the runs print on the error stream.
+        output: Working folder with a folder for each run; default runs/table1.
+        results: Where JSON files of cells, tables and pictures go.
+        tables_only: Run nothing, write tables from the cells that are there.
+        dry_run: Print the cells, which are done, and how long the others would take.
+        time_limit: Minutes after which no cell is started and the running one stops, to go on another time.
+        json: Print cells as JSON; progress goes to the error stream.
 
     Example:
-        flexformer reproduce frequencies --tasks [image] --multiples [0.5,1,2] --preset cpu
+        flexformer reproduce table1 --preset cpu --tasks image listops --attention softmax flexformer-n --seeds 0 1 2
     """
-    runs = plan(tasks, attention, preset, multiples, seeds, root, source=source)
-    try:
-        points = sweep(runs, output, sys.stderr if json else sys.stdout)
-    except GridError as error:
-        raise _UnfinishedError(error) from error
-    from flexformer.viz.frequencies import plot_frequencies
-
-    plot = output / "frequencies.png"
-    write_bytes(plot, plot_frequencies([asdict(point) for point in points], preset))
-    if json:
-        print(json_format.dumps([asdict(point) for point in points]))
-        return 0
-    screen = console()
-    screen.print(_table(points, preset))
-    screen.print(f"{plot} shows it.", soft_wrap=True)
-    return 0
+    request = Request(attention, seeds, output, results, tables_only, dry_run, time_limit, json)
+    return reproduce(ArenaTable(preset, root, tasks), request)
 
 
-def _table(points: list[Point], preset: str) -> Table:
-    table = Table(title=f"Number of frequencies, {preset} scale", title_justify="left")
-    for heading in ("task", "n", "n / d", "seed", "test", "steps / s", "peak MiB", "parameters"):
-        table.add_column(heading, justify="left" if heading == "task" else "right")
-    for point in points:
-        table.add_row(
-            point.task,
-            str(point.frequencies),
-            f"{point.frequencies / point.head_dim:g}",
-            str(point.seed),
-            _quality(point),
-            "–" if point.steps_per_second is None else f"{point.steps_per_second:.2f}",
-            "–" if point.peak_memory is None else f"{point.peak_memory / 2**20:.0f}",
-            f"{point.parameters:,}",
-        )
-    return table
+def table2(
+    preset: Preset = "cpu",
+    attention: list[str] | None = None,
+    seeds: list[int] = [0],  # noqa: B006  (never changed)
+    corpus: str | None = None,
+    root: str | None = None,
+    output: Path | None = None,
+    results: Path = RESULTS,
+    tables_only: bool = False,
+    dry_run: bool = False,
+    time_limit: float | None = None,
+    json: bool = False,
+) -> int:
+    """Language models with softmax and every attention that has a causal form, beside the paper's table 2.
+
+    A cell is one run of flexformer train lm. Finished cells are not repeated, one that was cut off goes on, and only
+    cells whose options have changed run again. Writes a JSON file for each cell, and the table as Markdown, LaTeX and a
+    picture.
+
+    Args:
+        preset: paper (both sizes, WikiText-103, a GPU), cpu (WikiText-2, two cores) or smoke.
+        attention: Some of the rows; default all.
+        seeds: One run of each row for each.
+        corpus: Another text, such as enwik8, whose table shows bits per byte.
+        root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
+        output: Working folder with a folder for each run; default runs/table2.
+        results: Where JSON files of cells, tables and pictures go.
+        tables_only: Run nothing, write tables from the cells that are there.
+        dry_run: Print the cells, which are done, and how long the others would take.
+        time_limit: Minutes after which no cell is started and the running one stops, to go on another time.
+        json: Print cells as JSON; progress goes to the error stream.
+
+    Example:
+        flexformer reproduce table2 --preset cpu --attention softmax linear flexformer-n --seeds 0 1 2
+    """
+    request = Request(attention, seeds, output, results, tables_only, dry_run, time_limit, json)
+    return reproduce(LanguageTable(preset, root, corpus), request)
 
 
-def _quality(point: Point) -> str:
-    if point.test_accuracy is not None:
-        return f"{100 * point.test_accuracy:.2f} %"
-    return "–" if point.test_perplexity is None else f"perplexity {point.test_perplexity:.2f}"
+def n_sweep(
+    preset: Preset = "cpu",
+    attention: list[str] = ["flexformer-n"],  # noqa: B006
+    seeds: list[int] = [0],  # noqa: B006
+    tasks: list[str] = ["lm", "image", "listops"],  # noqa: B006
+    multiples: list[float] = [0.25, 0.5, 1, 2, 4],  # noqa: B006
+    corpus: str | None = None,
+    root: str | None = None,
+    output: Path | None = None,
+    results: Path = RESULTS,
+    tables_only: bool = False,
+    dry_run: bool = False,
+    time_limit: float | None = None,
+    json: bool = False,
+) -> int:
+    """Train with different numbers of frequencies n: accuracy or perplexity, speed and memory.
+
+    A cell is one run of flexformer train or train lm with the preset's settings, in a process of its own, so that its
+    memory is its own. Finished cells are not repeated, one that was cut off goes on.
+
+    Args:
+        preset: The settings all runs share: paper, cpu or smoke.
+        attention: flexformer-s, flexformer-n or flexformer-c.
+        seeds: One run of each cell for each.
+        tasks: Which tasks; lm for a language model.
+        multiples: Numbers of frequencies as multiples of the head's width.
+        corpus: The text of lm, such as enwik8; default that of table2.
+        root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
+        output: Working folder with a folder for each run; default runs/n-sweep.
+        results: Where JSON files of cells, tables and pictures go.
+        tables_only: Run nothing, write tables from the cells that are there.
+        dry_run: Print the cells, which are done, and how long the others would take.
+        time_limit: Minutes after which no cell is started and the running one stops, to go on another time.
+        json: Print cells as JSON; progress goes to the error stream.
+
+    Example:
+        flexformer reproduce n-sweep --tasks image --multiples 0.5 1 2 --preset cpu
+    """
+    request = Request(attention, seeds, output, results, tables_only, dry_run, time_limit, json)
+    return reproduce(FrequencySweep(preset, root, tasks, multiples, corpus), request)

@@ -69,9 +69,23 @@ def recover(
     else:
         first, model = _finished(reference, options.task), reference / "model"
     console.print(f"distilling {options.attention}", highlight=False)
+    second = distill(distillation(options, stage, str(model)), output / "distill", console, command)
+    console.print(f"fine-tuning with {options.attention}", highlight=False)
+    again = replace(options, base=str(model), adapter=str(output / "distill" / ADAPTER))
+    return Recovery(first, second, finetune(again, output / "finetune", console, command))
+
+
+def distillation(options: FinetuneOptions, stage: StageOptions, model: str) -> DistillOptions:
+    """What is distilled between the two fine-tunings of a recovery.
+
+    Args:
+        options: Of the fine-tunings.
+        stage: Of the distillation.
+        model: The model whose attention is learned; fine-tuned already, or only pretrained for a transfer.
+    """
     is_text = options.task.startswith(TEXT_PREFIX)
-    between = DistillOptions(
-        str(model),
+    return DistillOptions(
+        model,
         options.task.removeprefix(TEXT_PREFIX) if is_text else f"{GLUE_PREFIX}{options.task}",
         options.attention,
         options.preset,
@@ -83,10 +97,6 @@ def recover(
         stage.schedule,
         stage.training,
     )
-    second = distill(between, output / "distill", console, command)
-    console.print(f"fine-tuning with {options.attention}", highlight=False)
-    again = replace(options, base=str(model), adapter=str(output / "distill" / ADAPTER))
-    return Recovery(first, second, finetune(again, output / "finetune", console, command))
 
 
 def _finished(folder: Path, task: str) -> Record:

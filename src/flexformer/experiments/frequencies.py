@@ -3,116 +3,162 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from statistics import mean
+from typing import Any, ClassVar
 
+from flexformer import kernels
 from flexformer.training import LanguageOptions, RunOptions
-from flexformer.training.atomic import write_json
 from flexformer.training.language_options import TASK as LANGUAGE
-from flexformer.training.record import Record
 
 from . import presets
-from .grid import finish
+from .cells import Cell, TrainedCell
+from .experiment import Experiment, ordered
+from .language_table import CORPORA
+from .results import Result
+from .stages import Kind, Stage
+from .tables import Column, Row, Table, Value
+
+OPTION = "num_frequencies"
+TASKS = ("lm", "image", "listops")
+MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
+PRESETS = ("paper", "cpu", "smoke")
+LANGUAGE_PRESETS = {"paper": "paper-small", "cpu": "cpu", "smoke": "smoke"}
+MEASURES = {
+    "test_accuracy": ("test accuracy, %", 100.0, "higher"),
+    "test_bits_per_byte": ("test bits per byte", 1.0, "lower"),
+    "test_perplexity": ("test perplexity", 1.0, "lower"),
+}
 
 
-@dataclass(frozen=True)
-class Point:
-    """One run of the sweep."""
-
-    task: str
-    attention: str
-    frequencies: int
-    head_dim: int
-    seed: int
-    test_accuracy: float | None
-    """of tasks with classes"""
-    test_perplexity: float | None
-    """of language models"""
-    steps_per_second: float | None
-    peak_memory: int | None
-    parameters: int
-    run: str
-
-
-def plan(
-    tasks: Sequence[str],
-    attention: str,
-    preset: str,
-    multiples: Sequence[float],
-    seeds: Sequence[int],
-    root: str | None = None,
-    changes: dict[str, Any] | None = None,
-    source: str | None = None,
-) -> list[RunOptions | LanguageOptions]:
-    """The runs of a sweep.
+class FrequencySweep(Experiment):
+    """Runs that differ in the number of frequencies alone.
 
     Args:
+        preset: paper, cpu or smoke.
+        root: Folder the data lives in.
         tasks: Names in `flexformer.tasks.names()`, or "lm".
-        attention: flexformer-s or flexformer-n.
-        preset: The settings all runs share.
         multiples: Numbers of frequencies as multiples of the head's width.
-        seeds: One run for each.
-        root: The folder data lives in.
-        changes: Of the preset, as `presets.load` takes them.
-        source: The text of "lm"; the preset's by default.
+        corpus: The text of "lm"; by default that of table 2 at this scale.
     """
-    runs: list[RunOptions | LanguageOptions] = []
-    for task in tasks:
-        shared = _shared(task, preset, attention, changes or {}, source)
-        width = shared.model.head_dim or shared.model.width // shared.model.heads
-        for multiple in multiples:
-            count = round(multiple * width)
-            if count < 1:
-                raise ValueError(
-                    f"multiple {multiple} of heads of {width} leaves no frequency; use {1 / width} or more"
-                )
-            given = shared.model.attention_options | {"num_frequencies": count}
-            for seed in seeds:
-                run = replace(shared, seed=seed)
-                run = replace(run, model=replace(run.model, attention_options=given))  # type: ignore[arg-type]
-                runs.append(replace(run, data=replace(run.data, root=root)))  # type: ignore[arg-type]
-    return runs
+
+    name: ClassVar[str] = "n-sweep"
+
+    def __init__(
+        self,
+        preset: str,
+        root: str | None = None,
+        tasks: Sequence[str] = TASKS,
+        multiples: Sequence[float] = MULTIPLES,
+        corpus: str | None = None,
+    ) -> None:
+        if preset not in PRESETS:
+            raise ValueError(f"preset {preset!r} is unknown; use one of {', '.join(PRESETS)}")
+        super().__init__(preset, root)
+        self.tasks, self.multiples = list(tasks), list(multiples)
+        self.corpus = CORPORA[preset] if corpus is None else corpus
+
+    def rows(self) -> tuple[str, ...]:
+        return ordered([name for name in kernels.names() if OPTION in kernels.options(name)])
+
+    def cells(self, attentions: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+        return [
+            self._cell(task, attention, self._count(task, multiple), seed)
+            for seed in seeds
+            for task in self.tasks
+            for attention in attentions
+            for multiple in self.multiples
+        ]
+
+    def planned(self, found: Sequence[Result]) -> list[Cell]:
+        known = {(r.labels["task"], r.labels["attention"], r.labels["n"], r.seed) for r in found}
+        return [self._cell(*labels) for labels in sorted(known)]
+
+    def _count(self, task: str, multiple: float) -> int:
+        width = self._head_dim(self._options(task, "flexformer-n", 0))
+        count = round(multiple * width)
+        if count < 1:
+            raise ValueError(f"multiple {multiple} of heads of {width} leaves no frequency; use {1 / width} or more")
+        return count
+
+    def _head_dim(self, options: RunOptions | LanguageOptions) -> int:
+        return options.model.head_dim or options.model.width // options.model.heads
+
+    def _options(self, task: str, attention: str, seed: int) -> RunOptions | LanguageOptions:
+        data: dict[str, Any] = {"root": self.root}
+        if task != LANGUAGE:
+            return presets.load(task, self.preset, attention=attention, seed=seed, data=data)
+        preset = LANGUAGE_PRESETS[self.preset]
+        data["source"] = self.corpus
+        return presets.load_language(preset, attention=attention, seed=seed, data=data)
+
+    def _cell(self, task: str, attention: str, count: int, seed: int) -> Cell:
+        options = self._options(task, attention, seed)
+        given = options.model.attention_options | {OPTION: count}
+        options = replace(options, model=replace(options.model, attention_options=given))  # type: ignore[arg-type]
+        kind: Kind = "train lm" if task == LANGUAGE else "train"
+        # Other texts than the scale's own stand beside it.
+        which = task if task != LANGUAGE or self.corpus == CORPORA[self.preset] else f"lm-{Path(self.corpus).stem}"
+        name = f"{which}-{attention}-{self.preset}-n{count}-seed{seed}"
+        labels = {"task": task, "attention": attention, "n": count, "head_dim": self._head_dim(options)}
+        return TrainedCell(self.name, name, labels, self.preset, Stage(name, kind, options))
+
+    def tables(self, found: Sequence[Result]) -> list[Table]:
+        pairs = dict.fromkeys((r.labels["task"], r.labels["attention"]) for r in found)
+        return [self._table(task, attention, found) for task, attention in pairs] or [self._empty()]
+
+    def _table(self, task: str, attention: str, found: Sequence[Result]) -> Table:
+        own = [r for r in found if (r.labels["task"], r.labels["attention"]) == (task, attention)]
+        measure = next(name for name in MEASURES if name in own[0].metrics)
+        title, factor, better = MEASURES[measure]
+        columns = (
+            Column("n / d", "", 2, None),
+            Column(title, "", 2, better),  # type: ignore[arg-type]
+            Column("steps / s", "", 2, "higher"),
+            Column("peak MiB of a step", "", 0, "lower"),
+            Column("parameters", "", 0, None),
+        )
+        rows = []
+        for n in sorted({r.labels["n"] for r in own}):
+            same = [r for r in own if r.labels["n"] == n]
+            speeds = [1 / r.step_seconds for r in same if r.step_seconds]
+            peaks = [r.peak_memory / 2**20 for r in same if r.peak_memory]
+            values = (
+                Value(n / same[0].labels["head_dim"]),
+                Value.of([factor * r.metrics[measure] for r in same]),
+                Value(mean(speeds)) if speeds else None,
+                Value(mean(peaks)) if peaks else None,
+                Value(float(same[0].parameters)),
+            )
+            rows.append(Row(str(n), values))
+        name = f"{self.stem}-{task}-{attention}"
+        return Table(
+            name, f"Number of frequencies: {attention} on {task}, {self.preset} scale", "n", columns, tuple(rows)
+        )
+
+    def _empty(self) -> Table:
+        return Table(self.stem, f"Number of frequencies, {self.preset} scale: no runs yet", "n", (), ())
+
+    def plot(self, tables: Sequence[Table], found: Sequence[Result]) -> dict[str, bytes]:
+        if not found:
+            return {}
+        from flexformer.viz.frequencies import plot_frequencies
+
+        return plot_frequencies([_point(result) for result in found], self.preset)
 
 
-def _shared(
-    task: str, preset: str, attention: str, changes: dict[str, Any], source: str | None
-) -> RunOptions | LanguageOptions:
-    if task != LANGUAGE:
-        return presets.load(task, preset, attention=attention, **changes)
-    options = presets.load_language(preset, attention=attention, **changes)
-    return options if source is None else replace(options, data=replace(options.data, source=source))
-
-
-def sweep(runs: Sequence[RunOptions | LanguageOptions], output: Path, shown: TextIO) -> list[Point]:
-    """Train every run in a process of its own, so that each one's memory is its own; finished ones are not repeated.
-
-    Args:
-        runs: See `plan`.
-        output: Gets a folder for each run and `frequencies.json` with all points.
-        shown: An open file, not only a stream, that takes what the runs print.
-    """
-    points = []
-    for options in runs:
-        count = options.model.attention_options["num_frequencies"]
-        folder = output / f"{options.task}-{options.attention}-{options.preset}-n{count}-seed{options.seed}"
-        record = finish(["train", options.task], options, folder, shown)
-        points.append(_point(options, count, folder, record))
-    write_json(output / "frequencies.json", [asdict(point) for point in points])
-    return points
-
-
-def _point(options: RunOptions | LanguageOptions, count: int, folder: Path, record: Record) -> Point:
-    return Point(
-        task=options.task,
-        attention=options.attention,
-        frequencies=count,
-        head_dim=options.model.head_dim or options.model.width // options.model.heads,
-        seed=options.seed,
-        test_accuracy=record.metrics.get("test_accuracy"),
-        test_perplexity=record.metrics.get("test_perplexity"),
-        steps_per_second=None if record.step_seconds is None else 1 / record.step_seconds,
-        peak_memory=record.peak_memory,
-        parameters=record.parameters,
-        run=folder.name,
-    )
+def _point(result: Result) -> dict[str, Any]:
+    byte = "test_bits_per_byte" in result.metrics
+    return {
+        "task": result.labels["task"],
+        "attention": result.labels["attention"],
+        "frequencies": result.labels["n"],
+        "head_dim": result.labels["head_dim"],
+        "seed": result.seed,
+        "test_accuracy": result.metrics.get("test_accuracy"),
+        "test_bits_per_byte": result.metrics.get("test_bits_per_byte"),
+        "test_perplexity": None if byte else result.metrics.get("test_perplexity"),
+        "steps_per_second": None if result.step_seconds is None else 1 / result.step_seconds,
+        "peak_memory": result.peak_memory,
+    }

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from statistics import mean
+from typing import Any, ClassVar
 
-from flexformer.distill import DistillOptions
 from flexformer.distill.job import REPORT
-from flexformer.training import RunFolder
-from flexformer.training.atomic import write_json
 
-from .grid import finish
+from .cells import Cell, TrainedCell
+from .digest import place
+from .experiment import Experiment
 from .presets.pretrained import load_distill
+from .pretrained_models import default_base, default_text
+from .results import Result
+from .stages import Stage
+from .tables import Column, Row, Table, Value
 
 RATES = (3e-3, 1e-2, 3e-2)
+PRESETS = {"paper": "paper", "cpu": "study", "smoke": "smoke"}
+"""scale -> preset of `flexformer distill`"""
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,12 @@ class Map:
 
     @property
     def slug(self) -> str:
-        return re.sub(r"[^a-z0-9]+", "-", self.label.lower()).strip("-")
+        return slug(self.label)
+
+
+def slug(text: str) -> str:
+    """Words with hyphens between, for names of files."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 MAPS = (
@@ -52,122 +63,153 @@ MAPS = (
 )
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One distillation."""
-
-    map: str
-    attention: str
-    options: dict[str, Any]
-    lr: float
-    seed: int
-    parameters: int
-    kl: float
-    """mean over layers, on text that was held out"""
-    kl_by_layer: list[float]
-    output_error: float
-    """of the linear form, relative"""
-    negative_weights: float
-    nonpositive_denominators: float
-    floored_rows: float
-    curve: list[tuple[int, float]]
-    """steps and mean divergence"""
-    seconds: float
-    run: str
-
-
-def chosen(labels: Sequence[str] | None) -> list[Map]:
-    """The maps with these labels; all by default."""
-    known = {each.label: each for each in MAPS}
-    for label in labels or ():
-        if label not in known:
-            raise ValueError(f"maps has {label!r}; use some of: {'; '.join(known)}")
-    return [known[label] for label in labels] if labels else list(MAPS)
-
-
-def study(
-    base: str,
-    text: str,
-    output: Path,
-    shown: TextIO,
-    *,
-    preset: str = "study",
-    maps: Sequence[Map] = MAPS,
-    rates: Sequence[float] = RATES,
-    seeds: Sequence[int] = (0, 1, 2),
-    changes: dict[str, Any] | None = None,
-) -> list[Cell]:
-    """Run what is missing and return all cells, also written to `kernels.json`.
+class KernelStudy(Experiment):
+    """Every map distilled from one model on one text.
 
     Args:
+        preset: paper, cpu or smoke.
+        root: Folder GLUE lives in, for texts such as glue:cola.
         base: A pretrained encoder or decoder.
         text: To distil on.
-        output: Gets a folder for each run.
-        shown: Takes what the runs print.
-        preset: Of `flexformer distill`.
-        maps: See `MAPS`.
         rates: Learning rates to choose from.
-        seeds: The first chooses the rate.
-        changes: Of the preset, as `load_distill` takes them.
     """
-    cells: list[Cell] = []
-    for each in maps:
-        tried = [_cell(each, base, text, output, shown, preset, lr, seeds[0], changes or {}) for lr in rates]
-        best = min(tried, key=lambda cell: cell.kl)
-        later = [_cell(each, base, text, output, shown, preset, best.lr, seed, changes or {}) for seed in seeds[1:]]
-        cells += [*tried, *later]
-        write_json(output / "kernels.json", [asdict(cell) for cell in cells])
-    return cells
+
+    name: ClassVar[str] = "kernels"
+    row_option: ClassVar[str] = "maps"
+
+    def __init__(self, preset: str, root: str | None, base: str, text: str, rates: Sequence[float] = RATES) -> None:
+        if preset not in PRESETS:
+            raise ValueError(f"preset {preset!r} is unknown; use one of {', '.join(PRESETS)}")
+        if not rates:
+            raise ValueError("rates is empty; name at least one")
+        super().__init__(preset, root)
+        self.base, self.text, self.rates = base, text, list(rates)
+
+    @property
+    def subject(self) -> str:
+        """Of what model on what text, for names of files."""
+        return f"{slug(re.sub(r'/model$', '', place(self.base)))}-{slug(place(self.text).removesuffix('.txt'))}"
+
+    @property
+    def stem(self) -> str:
+        return f"{self.name}-{self.preset}" if self._is_default() else f"{self.name}-{self.subject}-{self.preset}"
+
+    def _is_default(self) -> bool:
+        try:
+            own = (default_base(self.preset), place(default_text(self.preset, self.root)))
+        except ValueError:
+            return False
+        return (self.base, place(self.text)) == own
+
+    def rows(self) -> tuple[str, ...]:
+        return tuple(each.label for each in MAPS)
+
+    def cells(self, attentions: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+        """Every learning rate with the first seed."""
+        return [self._cell(label, rate, seeds[0]) for label in attentions for rate in self.rates] if seeds else []
+
+    def following(self, found: Sequence[Result], attentions: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+        """The best learning rate of every map with the other seeds."""
+        cells = []
+        for label in attentions:
+            tried = [r for r in found if r.labels["map"] == label and r.seed == seeds[0]]
+            if {r.labels["lr"] for r in tried} >= set(self.rates):
+                rate = min(tried, key=divergence).labels["lr"]
+                cells += [self._cell(label, rate, seed) for seed in seeds[1:]]
+        return cells
+
+    def planned(self, found: Sequence[Result]) -> list[Cell]:
+        known = {(r.labels["map"], r.labels["lr"], r.seed) for r in found}
+        return [self._cell(*each) for each in sorted(known) if each[0] in self.rows()]
+
+    def _cell(self, label: str, rate: float, seed: int) -> Cell:
+        each = next(one for one in MAPS if one.label == label)
+        options = load_distill(
+            PRESETS[self.preset],
+            self.base,
+            self.text,
+            attention=each.attention,
+            seed=seed,
+            kernel={"options": each.options},
+            data={"root": self.root},
+            optimizer={"lr": rate},
+        )
+        run = f"{each.slug}-lr{rate:g}-seed{seed}"
+        labels = {"map": label, "attention": each.attention, "lr": rate}
+        return TrainedCell(
+            "kernels", f"{self.subject}-{self.preset}-{run}", labels, self.preset, Stage(run, "distill", options)
+        )
+
+    def details(self, cell: Cell, output: Path) -> Mapping[str, Any]:
+        assert isinstance(cell, TrainedCell)
+        report = json.loads((cell.stage.folder(output) / REPORT).read_text(encoding="utf-8"))
+        return {"kl_by_layer": [layer["kl"] for layer in report["after"]["layers"]]}
+
+    def tables(self, found: Sequence[Result]) -> list[Table]:
+        columns = (
+            Column("lr", "", 3, None),
+            Column("KL", "", 4, "lower"),
+            Column("output error", "", 3, "lower"),
+            Column("negative, %", "", 2, None),
+            Column("den <= 0, %", "", 3, None),
+            Column("floored, %", "", 2, None),
+            Column("parameters", "", 0, None),
+            Column("seeds", "", 0, None),
+        )
+        best = best_cells(found)
+        ranked = sorted(best, key=lambda label: mean(divergence(r) for r in best[label]))
+        rows = [Row(label, _values(best[label])) for label in ranked]
+        rows += [Row(label, (None,) * len(columns)) for label in self.rows() if label not in best]
+        rates = ", ".join(f"{rate:g}" for rate in self.rates)
+        notes = (
+            f"{place(self.base)} reading {place(self.text)}. KL is the cross-entropy of attention weights above "
+            "softmax's own entropy, in nats, mean over layers, on text that was held out; the other figures are of the "
+            f"linear form. Every map chose among the learning rates {rates} on the first seed.",
+        )
+        title = f"Divergence from softmax after distillation, {self.preset} scale"
+        return [Table(self.stem, title, "map", columns, tuple(rows), notes)]
+
+    def plot(self, tables: Sequence[Table], found: Sequence[Result]) -> dict[str, bytes]:
+        if not found:
+            return {}
+        from flexformer.viz.kernels import plot_kernel_study
+
+        runs = {label: [_run(result) for result in own] for label, own in best_cells(found).items()}
+        caption = f"{place(self.base)} reading {place(self.text)}, best learning rate of each map"
+        return plot_kernel_study(runs, caption)
 
 
-def _cell(
-    each: Map,
-    base: str,
-    text: str,
-    output: Path,
-    shown: TextIO,
-    preset: str,
-    lr: float,
-    seed: int,
-    changes: dict[str, Any],
-) -> Cell:
-    settings: dict[str, Any] = {"attention": each.attention, "seed": seed, "kernel": {"options": each.options}}
-    settings |= {key: value for key, value in changes.items() if key != "optimizer"}
-    settings["optimizer"] = dict(changes.get("optimizer", {})) | {"lr": lr}
-    options: DistillOptions = load_distill(preset, base, text, **settings)
-    folder = output / f"{each.slug}-lr{lr:g}-seed{seed}"
-    record = finish(["distill", base, text], options, folder, shown)
-    after = json.loads((folder / REPORT).read_text(encoding="utf-8"))["after"]
-    mean = after["mean"]
-    return Cell(
-        map=each.label,
-        attention=each.attention,
-        options=each.options,
-        lr=lr,
-        seed=seed,
-        parameters=record.parameters,
-        kl=mean["kl"],
-        kl_by_layer=[layer["kl"] for layer in after["layers"]],
-        output_error=mean["output_error"],
-        negative_weights=mean["negative_weights"],
-        nonpositive_denominators=mean["nonpositive_denominators"],
-        floored_rows=mean["floored_rows"],
-        curve=_curve(RunFolder(folder).log_file),
-        seconds=record.seconds,
-        run=folder.name,
+def divergence(result: Result) -> float:
+    """Mean over layers, after distillation."""
+    return result.metrics["after_kl"]
+
+
+def best_cells(found: Sequence[Result]) -> dict[str, list[Result]]:
+    """By map, the results of its best learning rate, all seeds."""
+    best: dict[str, list[Result]] = {}
+    for label in dict.fromkeys(result.labels["map"] for result in found):
+        own = [result for result in found if result.labels["map"] == label]
+        first = min(result.seed for result in own)
+        rate = min((result for result in own if result.seed == first), key=divergence).labels["lr"]
+        best[label] = [result for result in own if result.labels["lr"] == rate]
+    return best
+
+
+def _values(own: Sequence[Result]) -> tuple[Value | None, ...]:
+    def of(name: str, factor: float = 1.0) -> Value | None:
+        return Value.of([factor * result.metrics[f"after_{name}"] for result in own])
+
+    return (
+        Value(own[0].labels["lr"]),
+        of("kl"),
+        of("output_error"),
+        of("negative_weights", 100.0),
+        of("nonpositive_denominators", 100.0),
+        of("floored_rows", 100.0),
+        Value(float(own[0].parameters)),
+        Value(float(len(own))),
     )
 
 
-def _curve(log: Path) -> list[tuple[int, float]]:
-    entries = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    return [(entry["step"], entry["eval_kl"]) for entry in entries if "eval_kl" in entry]
-
-
-def best_cells(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """By map, the cells of its best learning rate, all seeds."""
-    found: dict[str, list[Cell]] = {}
-    for label in dict.fromkeys(cell.map for cell in cells):
-        own = [cell for cell in cells if cell.map == label]
-        rate = min((cell for cell in own if cell.seed == own[0].seed), key=lambda cell: cell.kl).lr
-        found[label] = [cell for cell in own if cell.lr == rate]
-    return found
+def _run(result: Result) -> dict[str, Any]:
+    return {"kl": divergence(result), "curve": result.curve, "kl_by_layer": result.details["kl_by_layer"]}

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from .style import ACCENT, MUTED, PALETTE, new_figure, style, to_png
+from .style import ACCENT, MUTED, PALETTE, new_figure, style, to_png, to_svg
 
 
-def plot_kernel_study(maps: Mapping[str, Sequence[dict[str, Any]]], caption: str) -> bytes:
-    """Divergence over steps and by layer, as PNG.
+def plot_kernel_study(maps: Mapping[str, Sequence[dict[str, Any]]], caption: str) -> dict[str, bytes]:
+    """Divergence over steps and by layer, as PNG and SVG by file ending.
 
     Args:
         maps: By label, its runs at the best learning rate, with `curve` and `kl_by_layer`; seeds are averaged.
@@ -32,4 +32,4 @@ def plot_kernel_study(maps: Mapping[str, Sequence[dict[str, Any]]], caption: str
         right.set(title="By layer, at the end", xlabel="layer", yscale="log")
         left.legend(fontsize=7.5, ncols=2)
         figure.suptitle(caption, x=0.01, ha="left", fontsize=9, color=MUTED)
-        return to_png(figure)
+        return {"png": to_png(figure), "svg": to_svg(figure)}

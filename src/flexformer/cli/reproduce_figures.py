@@ -1,0 +1,91 @@
+"""`flexformer reproduce fig2` and `distill-curves`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flexformer.cli.reproduce import RESULTS, Preset
+from flexformer.cli.reproduce_frame import Request, reproduce
+from flexformer.experiments.curves import DistillationCurves
+from flexformer.experiments.efficiency_figure import EfficiencyFigure
+from flexformer.experiments.kernels import RATES
+from flexformer.experiments.pretrained_models import default_base, default_text
+
+
+def fig2(
+    preset: Preset = "cpu",
+    attention: list[str] | None = None,
+    lengths: list[int] | None = None,
+    threads: int = 1,
+    results: Path = RESULTS,
+    tables_only: bool = False,
+    dry_run: bool = False,
+    time_limit: float | None = None,
+    json: bool = False,
+) -> int:
+    """Time and memory of the Retrieval model, as in the paper's figure 2, on this machine's CPU.
+
+    (a) a forward pass of softmax, linear and flexformer-n at growing lengths, a cell for each length; (b) a training
+    step of every attention at 4000 tokens, one cell, with accuracies of table 1 where there are some. What is compared
+    is measured in turn; let the machine be quiet meanwhile.
+
+    Args:
+        preset: paper and cpu differ in lengths and repetitions; smoke is tiny.
+        attention: Some of the attentions; softmax is measured in any case. Default all.
+        lengths: Of (a), instead of the preset's.
+        threads: Of torch.
+        results: Where JSON files of cells, tables and pictures go.
+        tables_only: Measure nothing, write tables from the cells that are there.
+        dry_run: Print the cells and which are done.
+        time_limit: Minutes after which no cell is started.
+        json: Print cells as JSON; progress goes to the error stream.
+
+    Example:
+        flexformer reproduce fig2 --preset cpu --attention softmax linear flexformer-n
+    """
+    request = Request(attention, [0], None, results, tables_only, dry_run, time_limit, json)
+    return reproduce(EfficiencyFigure(preset, None, threads, lengths), request)
+
+
+def distill_curves(
+    preset: Preset = "cpu",
+    base: str | None = None,
+    text: str | None = None,
+    maps: list[str] | None = None,
+    rates: list[float] = list(RATES),  # noqa: B006
+    seeds: list[int] = [0, 1, 2],  # noqa: B006
+    root: str | None = None,
+    output: Path | None = None,
+    results: Path = RESULTS,
+    tables_only: bool = False,
+    dry_run: bool = False,
+    time_limit: float | None = None,
+    json: bool = False,
+) -> int:
+    """How fast kernels learn softmax: divergence over steps, and from which step on it is stable.
+
+    Shows cells of flexformer reproduce kernels, those of the maps as conversion builds them, and runs the ones that are
+    missing. Stable is a run from the first evaluation from which on its divergence stays as near to where it ends as
+    5 % of its whole way.
+
+    Args:
+        preset: The settings all runs share: paper (a GPU), cpu or smoke.
+        base: Folder or hub name of a pretrained encoder or decoder; default as for reproduce kernels.
+        text: What is read; default as for reproduce kernels.
+        maps: Some of hedgehog, flexformer-s, flexformer-n and "flexformer-c, all real"; default all.
+        rates: Learning rates to choose from.
+        seeds: The first chooses the rate, the others repeat the best.
+        root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
+        output: Working folder with a folder for each run; default runs/kernels.
+        results: Where JSON files of cells, tables and pictures go.
+        tables_only: Run nothing, write tables from the cells that are there.
+        dry_run: Print the cells, which are done, and how long the others would take.
+        time_limit: Minutes after which no cell is started and the running one stops, to go on another time.
+        json: Print cells as JSON; progress goes to the error stream.
+
+    Example:
+        flexformer reproduce distill-curves --maps hedgehog flexformer-n --seeds 0
+    """
+    request = Request(maps, seeds, output, results, tables_only, dry_run, time_limit, json)
+    study = DistillationCurves(preset, root, base or default_base(preset), text or default_text(preset, root), rates)
+    return reproduce(study, request)

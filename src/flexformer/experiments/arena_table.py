@@ -1,0 +1,136 @@
+"""The paper's table 1: accuracy on the five tasks of Long Range Arena, every attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import mean
+from typing import Any, ClassVar
+
+from flexformer import tasks as task_room
+from flexformer.attention import ATTENTIONS
+from flexformer.tasks import paper
+
+from . import presets
+from .cells import Cell, TrainedCell
+from .experiment import Experiment, ordered
+from .paper import printed, source
+from .results import Result
+from .stages import Stage
+from .tables import Column, Row, Table, Value
+
+SUBSTITUTE = "articles"
+RETRIEVAL = "retrieval"
+TITLES = {
+    "listops": "ListOps",
+    "text": "Text",
+    "retrieval": "Retrieval",
+    "articles": "Articles",
+    "image": "Image",
+    "pathfinder": "Pathfinder",
+}
+ORDER = tuple(TITLES)
+PRESETS = ("paper", "cpu", "smoke")
+
+
+class ArenaTable(Experiment):
+    """Long Range Arena.
+
+    Args:
+        preset: paper, cpu or smoke.
+        root: Folder the data lives in.
+        tasks: Some of them; default all five, with Articles for Retrieval where AAN is not there.
+    """
+
+    name: ClassVar[str] = "table1"
+
+    def __init__(self, preset: str, root: str | None = None, tasks: Sequence[str] | None = None) -> None:
+        if preset not in PRESETS:
+            raise ValueError(f"preset {preset!r} is unknown; use one of {', '.join(PRESETS)}")
+        super().__init__(preset, root)
+        for task in tasks or ():
+            if task not in ORDER:
+                raise ValueError(f"tasks has {task!r}; table1 knows {', '.join(ORDER)}")
+        self.tasks = list(tasks) if tasks else default_tasks(root)
+
+    def rows(self) -> tuple[str, ...]:
+        return ordered(ATTENTIONS)
+
+    def cells(self, attentions: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+        return [self._cell(task, name, seed) for seed in seeds for task in self.tasks for name in attentions]
+
+    def planned(self, found: Sequence[Result]) -> list[Cell]:
+        seeds = sorted({result.seed for result in found})
+        return [self._cell(task, name, seed) for seed in seeds for task in ORDER for name in self.rows()]
+
+    def _cell(self, task: str, attention: str, seed: int) -> Cell:
+        data: dict[str, Any] = {"root": self.root}
+        options = presets.load(task, self.preset, attention=attention, seed=seed, data=data)
+        name = f"{task}-{attention}-{self.preset}-seed{seed}"
+        labels = {"task": task, "attention": attention}
+        return TrainedCell(self.name, name, labels, self.preset, Stage(name, "train", options))
+
+    def tables(self, found: Sequence[Result]) -> list[Table]:
+        present = {result.labels["task"] for result in found}
+        both = RETRIEVAL in present and SUBSTITUTE in present
+        left_out = set() if both else {RETRIEVAL if SUBSTITUTE in present else SUBSTITUTE}
+        shown = [task for task in ORDER if task not in left_out]
+        averaged = [task for task in shown if not (both and task == SUBSTITUTE)]
+        where = f"{self.preset} scale"
+        columns = [Column(TITLES[task], where) for task in shown] + [Column("average", where)]
+        columns += [Column(TITLES[task], "paper", measured=False) for task in paper.COLUMNS]
+        columns.append(Column("average", "paper", measured=False))
+        rows = [self._row(name, found, shown, averaged) for name in self.rows()]
+        notes = [_budget(found), *self._substitute_note(shown), source(self.name)]
+        title = f"Table 1: Long Range Arena, test accuracy in per cent, {self.preset} scale"
+        return [Table(self.stem, title, "attention", tuple(columns), tuple(rows), tuple(notes))]
+
+    def _row(self, name: str, found: Sequence[Result], shown: Sequence[str], averaged: Sequence[str]) -> Row:
+        by_task = {
+            task: {
+                result.seed: 100 * result.metrics["test_accuracy"]
+                for result in found
+                if (result.labels["task"], result.labels["attention"]) == (task, name)
+            }
+            for task in shown
+        }
+        values: list[Value | None] = [Value.of(list(by_task[task].values())) for task in shown]
+        values.append(average([by_task[task] for task in averaged]))
+        values += [Value.printed(paper.accuracy(task).get(name)) for task in paper.COLUMNS]
+        values.append(Value.printed(printed(self.name)["average"].get(name)))
+        return Row(name, tuple(values))
+
+    def _substitute_note(self, shown: Sequence[str]) -> list[str]:
+        if SUBSTITUTE not in shown:
+            return []
+        return [
+            "Articles stands in for Retrieval where the AAN corpus is not at hand: pieces of the same article or of "
+            "two, another task on other data, not to be compared with the paper's Retrieval."
+        ]
+
+
+def default_tasks(root: str | None) -> list[str]:
+    """The five, with the substitute where the data of Retrieval is absent."""
+    has_aan = bool(task_room.build(RETRIEVAL, root).files())
+    return [task for task in ORDER if task != (SUBSTITUTE if has_aan else RETRIEVAL)]
+
+
+def average(by_task: Sequence[dict[int, float]]) -> Value | None:
+    """Mean over tasks, None unless all have results.
+
+    Its deviation is that of the averages of seeds that all tasks have.
+    """
+    if not all(by_task):
+        return None
+    common = set.intersection(*(set(values) for values in by_task))
+    spread = Value.of([mean(values[seed] for values in by_task) for seed in sorted(common)])
+    means = mean(mean(values.values()) for values in by_task)
+    return Value(means, None if spread is None else spread.std, len(common))
+
+
+def _budget(found: Sequence[Result]) -> str:
+    seeds = sorted({result.seed for result in found})
+    shown = f"; seeds {', '.join(map(str, seeds))}" if seeds else ""
+    return (
+        f"Each task has one schedule, equal for all attentions{shown}. Mean ± standard deviation where there are "
+        "several seeds; an empty cell was not run, and the average is of complete rows only."
+    )

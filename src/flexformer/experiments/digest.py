@@ -1,0 +1,52 @@
+"""What decides a result, in a form that is the same on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from flexformer.training.record import IRRELEVANT
+
+# A preset's name says where values came from, not what they are.
+LABELS = IRRELEVANT | {"preset"}
+PLACES = ("base", "text", "adapter")
+LENGTH = 16
+
+
+def essentials(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by dotted name, without what does not change a result.
+
+    What is off (None, False or empty) is left out: an option that is new, and off unless it is asked for, leaves old
+    results valid. Of places the last two parts are kept, because folders differ from machine to machine.
+    """
+    kept: dict[str, Any] = {}
+    for name, value in flat(options).items():
+        if name in LABELS or value is None or value is False or value in ("", [], {}):
+            continue
+        kept[name] = place(value) if name in PLACES else value
+    return kept
+
+
+def digest(value: Any) -> str:
+    """A short name for plain data."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+
+
+def place(path: str) -> str:
+    """The last two parts of a path, or of a name on a hub."""
+    return "/".join(PurePath(path).parts[-2:])
+
+
+def flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested options by dotted name."""
+    found: dict[str, Any] = {}
+    for key, value in options.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return found

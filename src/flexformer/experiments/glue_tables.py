@@ -1,0 +1,196 @@
+"""The paper's tables 3 and 4: softmax recovered on GLUE, and kernels carried from one task to another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from flexformer.tasks import glue
+
+from .arena_table import average
+from .cells import Cell, TrainedCell
+from .experiment import Experiment
+from .glue_cells import LEARNABLE, SOFTMAX, TASKS, GlueRuns, checked, swapped
+from .paper import printed, source
+from .pretrained_models import default_base
+from .results import Result
+from .tables import Column, Row, Table, Value
+
+SOURCES = {"paper": ("stsb", "qqp", "mnli", "qnli"), "cpu": ("stsb", "sst2"), "smoke": ("stsb",)}
+KINDS = {SOFTMAX: "softmax (reference)"} | {name: f"{name} (distilled)" for name in LEARNABLE}
+MEASURES = "Matthews correlation on CoLA, mean of Pearson and Spearman correlation on STS-B, else accuracy; in per cent"
+
+
+class _GlueExperiment(Experiment):
+    """What both have.
+
+    Args:
+        preset: paper, cpu or smoke.
+        root: Folder GLUE lives in.
+        base: The pretrained model; default RoBERTa for paper, else MiniLM.
+        tasks: Some of the tasks; default all the scale has.
+    """
+
+    def __init__(
+        self, preset: str, root: str | None = None, base: str | None = None, tasks: Sequence[str] | None = None
+    ) -> None:
+        if preset not in TASKS:
+            raise ValueError(f"preset {preset!r} is unknown; use one of {', '.join(TASKS)}")
+        super().__init__(preset, root)
+        self.runs = GlueRuns(preset, base or default_base(preset), root)
+        self.tasks = checked(tasks, TASKS[preset])
+        self.shown = checked([*TASKS[preset], *self.tasks], ())
+
+    @property
+    def stem(self) -> str:
+        own = f"{self.name}-{self.preset}"
+        return own if self.runs.is_default else f"{self.name}-{self.runs.slug}-{self.preset}"
+
+    def budget(self, found: Sequence[Result]) -> str:
+        """What a reader has to know."""
+        seeds = sorted({result.seed for result in found})
+        shown = f"; seeds {', '.join(map(str, seeds))}" if seeds else ""
+        return (
+            f"{MEASURES}, on the dev sets; weights were chosen on a tenth of the training set{shown}. Settings are "
+            "equal for all attentions. Mean ± standard deviation where there are several seeds; an empty cell was not "
+            "run."
+        )
+
+
+class RecoveryTable(_GlueExperiment):
+    """Fine-tuned with softmax; swapped and fine-tuned; fine-tuned, distilled and fine-tuned again."""
+
+    name: ClassVar[str] = "table3"
+
+    def rows(self) -> tuple[str, ...]:
+        return (SOFTMAX, *swapped(), *LEARNABLE)
+
+    def cells(self, attentions: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+        return [self._cell(task, name, seed) for seed in seeds for task in self.tasks for name in attentions]
+
+    def planned(self, found: Sequence[Result]) -> list[Cell]:
+        seeds = sorted({result.seed for result in found})
+        return [self._cell(task, name, seed) for seed in seeds for task in glue.TASKS for name in self.rows()]
+
+    def _cell(self, task: str, attention: str, seed: int) -> Cell:
+        make = self.runs.recovered if attention in LEARNABLE else self.runs.finetuned
+        stage = make(task, attention, seed)
+        labels = {"base": self.runs.slug, "task": task, "attention": attention}
+        return TrainedCell(self.name, stage.name, labels, self.preset, stage)
+
+    def tables(self, found: Sequence[Result]) -> list[Table]:
+        where, paper = self.runs.slug, printed(self.name)
+        columns = [Column(glue.find(task).title, where, 1) for task in self.shown] + [Column("average", where, 1)]
+        columns += [
+            Column(glue.TASKS[name].title if name in glue.TASKS else name, "paper", 1, "higher", False, 2)
+            for name in paper["columns"]
+        ]
+        rows = []
+        for name in self.rows():
+            by_task = [_scores(found, task=task, attention=name) for task in self.shown]
+            values = [*(Value.of(list(scores.values())) for scores in by_task), average(by_task)]
+            values += map(Value.printed, paper["rows"].get(name, [None] * len(paper["columns"])))
+            rows.append(Row(KINDS.get(name, f"{name} (swapped)"), tuple(values), unranked=name == SOFTMAX))
+        title = f"Table 3: softmax attention recovered on GLUE, {self.preset} scale"
+        notes = (self.budget(found), source(self.name))
+        return [Table(self.stem, title, "attention", tuple(columns), tuple(rows), notes)]
+
+
+class TransferTable(_GlueExperiment):
+    """Kernels distilled on a source task, fine-tuned on every other.
+
+    Args:
+        preset: paper, cpu or smoke.
+        root: Folder GLUE lives in.
+        base: The pretrained model; default RoBERTa for paper, else MiniLM.
+        tasks: Targets; default all the scale has.
+        sources: Where kernels are distilled.
+    """
+
+    name: ClassVar[str] = "table4"
+
+    def __init__(
+        self,
+        preset: str,
+        root: str | None = None,
+        base: str | None = None,
+        tasks: Sequence[str] | None = None,
+        sources: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(preset, root, base, tasks)
+        self.sources = checked(sources, SOURCES[preset])
+
+    def rows(self) -> tuple[str, ...]:
+        return LEARNABLE
+
+    def cells(self, attentions: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+        return [
+            self._cell(start, target, name, seed)
+            for seed in seeds
+            for start in self.sources
+            for target in self.tasks
+            for name in attentions
+            if start != target
+        ]
+
+    def planned(self, found: Sequence[Result]) -> list[Cell]:
+        known = {(r.labels["source"], r.labels["task"], r.labels["attention"], r.seed) for r in found}
+        return [self._cell(*each) for each in sorted(known)]
+
+    def _cell(self, start: str, target: str, attention: str, seed: int) -> Cell:
+        stage = self.runs.transferred(start, target, attention, seed)
+        labels = {"base": self.runs.slug, "source": start, "task": target, "attention": attention}
+        return TrainedCell(self.name, stage.name, labels, self.preset, stage)
+
+    def tables(self, found: Sequence[Result]) -> list[Table]:
+        where, paper = self.runs.slug, printed(self.name)
+        columns = [Column(glue.find(task).title, where, 1) for task in self.shown]
+        columns += [Column(glue.find(task).title, "paper", 1, "higher", False) for task in paper["columns"]]
+        starts = checked([*self.sources, *(r.labels["source"] for r in found)], ())
+        notes = (self.budget(found), source(self.name))
+        scale = f"{self.preset} scale"
+        means = [self._means(name, starts, found) for name in self.rows()]
+        averages = Table(
+            self.stem,
+            f"Table 4: kernels carried to other tasks, mean over sources, {scale}",
+            "attention",
+            tuple(columns),
+            tuple(means),
+            (f"Sources: {', '.join(glue.find(s).title for s in starts)}.", *notes),
+        )
+        every = [start for start in glue.TASKS if start in starts or start in paper["full"]]
+        rows = [self._full(start, name, found) for start in every for name in self.rows()]
+        whole = Table(
+            f"{self.stem}-full",
+            f"Table 4 in full: source x target, {scale}",
+            "source: attention",
+            tuple(columns),
+            tuple(row for row in rows if any(row.values)),
+            notes,
+        )
+        return [averages, whole]
+
+    def _means(self, name: str, starts: Sequence[str], found: Sequence[Result]) -> Row:
+        """Mean over sources other than the target; empty where one is missing."""
+        values: list[Value | None] = []
+        for target in self.shown:
+            others = [start for start in starts if start != target]
+            scores = [_scores(found, source=start, task=target, attention=name) for start in others]
+            values.append(average(scores) if scores else None)
+        numbers = printed(self.name)["average"].get(name)
+        values += map(Value.printed, numbers or [None] * len(printed(self.name)["columns"]))
+        return Row(name, tuple(values))
+
+    def _full(self, start: str, name: str, found: Sequence[Result]) -> Row:
+        values = [
+            Value.of(list(_scores(found, source=start, task=target, attention=name).values())) for target in self.shown
+        ]
+        numbers = printed(self.name)["full"].get(start, {}).get(name)
+        values += map(Value.printed, numbers or [None] * len(printed(self.name)["columns"]))
+        return Row(f"{glue.find(start).title}: {name}", tuple(values))
+
+
+def _scores(found: Sequence[Result], **labels: str) -> dict[int, float]:
+    """Scores in per cent by seed."""
+    own = [r for r in found if all(r.labels.get(key) == value for key, value in labels.items())]
+    return {result.seed: 100 * result.metrics["test_score"] for result in own}

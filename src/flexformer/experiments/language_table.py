@@ -1,0 +1,111 @@
+"""The paper's table 2: perplexity of language models, softmax and every attention with a causal form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from flexformer.tasks.paper_language import PERPLEXITY, Size
+
+from . import presets
+from .cells import Cell, TrainedCell
+from .experiment import Experiment, ordered
+from .parameters import causal_attentions
+from .results import Result
+from .stages import Stage
+from .tables import Column, Row, Table, Value
+
+CORPORA = {"paper": "wikitext103", "cpu": "wikitext2", "smoke": "python"}
+TITLES = {
+    "wikitext103": "WikiText-103",
+    "wikitext2": "WikiText-2",
+    "enwik8": "enwik8",
+    "python": "Python's standard library",
+}
+SIZES: dict[str, tuple[str, ...]] = {"paper": ("paper-small", "paper-big"), "cpu": ("cpu",), "smoke": ("smoke",)}
+SOURCE = "The paper's numbers are those of its table of WikiText-103 perplexities (table 2), three seeds."
+
+
+class LanguageTable(Experiment):
+    """Language models on one text.
+
+    Args:
+        preset: paper (two sizes), cpu or smoke.
+        root: Folder the data lives in.
+        corpus: As `flexformer train lm --data.source`; the scale's own by default.
+    """
+
+    name: ClassVar[str] = "table2"
+
+    def __init__(self, preset: str, root: str | None = None, corpus: str | None = None) -> None:
+        if preset not in SIZES:
+            raise ValueError(f"preset {preset!r} is unknown; use one of {', '.join(SIZES)}")
+        super().__init__(preset, root)
+        self.corpus = CORPORA[preset] if corpus is None else corpus
+        self.slug = Path(self.corpus).stem
+
+    @property
+    def stem(self) -> str:
+        own = self.corpus == CORPORA[self.preset]
+        return f"{self.name}-{self.preset}" if own else f"{self.name}-{self.slug}-{self.preset}"
+
+    def rows(self) -> tuple[str, ...]:
+        return ordered(causal_attentions())
+
+    def cells(self, attentions: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+        return [
+            self._cell(size, attention, seed)
+            for seed in seeds
+            for size in SIZES[self.preset]
+            for attention in attentions
+        ]
+
+    def _cell(self, size: str, attention: str, seed: int) -> Cell:
+        data: dict[str, Any] = {"source": self.corpus, "root": self.root}
+        options = presets.load_language(size, attention=attention, seed=seed, data=data)
+        name = f"{self.slug}-{attention}-{size}-seed{seed}"
+        labels = {"corpus": self.corpus, "size": size, "attention": attention}
+        return TrainedCell(self.name, name, labels, self.preset, Stage(name, "train lm", options))
+
+    def tables(self, found: Sequence[Result]) -> list[Table]:
+        in_words = not any("test_bits_per_byte" in r.metrics for r in found) if found else "wikitext" in self.slug
+        measure = "perplexity" if in_words else "bits_per_byte"
+        columns: list[Column] = []
+        for size in SIZES[self.preset]:
+            where = f"{TITLES.get(self.corpus, self.slug)}, {size}"
+            columns += [Column(split, where, 2, "lower") for split in ("dev", "test")]
+            columns += [Column("M parameters", where, 2, None), Column("ms / step", where, 0, None)]
+        sizes: tuple[Size, ...] = ("small", "big") if in_words else ()
+        for paper_size in sizes:
+            group = f"paper, {paper_size}"
+            columns += [Column(split, group, 1, "lower", False, 2) for split in ("dev", "test")]
+        rows = [self._row(name, found, measure, sizes) for name in self.rows()]
+        notes = (self._budget(found), SOURCE) if in_words else (self._budget(found),)
+        title = f"Table 2: {measure.replace('_', ' ')} of language models, {self.preset} scale"
+        return [Table(self.stem, title, "attention", tuple(columns), tuple(rows), notes)]
+
+    def _row(self, name: str, found: Sequence[Result], measure: str, sizes: Sequence[Size]) -> Row:
+        values: list[Value | None] = []
+        for size in SIZES[self.preset]:
+            own = [r for r in found if (r.labels["size"], r.labels["attention"]) == (size, name)]
+            values += [Value.of([r.metrics[f"{split}_{measure}"] for r in own]) for split in ("validation", "test")]
+            values.append(Value(own[0].parameters / 1e6) if own else None)
+            times = [1e3 * r.step_seconds for r in own if r.step_seconds is not None]
+            values.append(Value(sum(times) / len(times)) if times else None)
+        for paper_size in sizes:
+            printed = PERPLEXITY.get(name, {}).get(paper_size)
+            values += [None, None] if printed is None else [Value.printed(pair) for pair in printed]
+        return Row(name, tuple(values))
+
+    def _budget(self, found: Sequence[Result]) -> str:
+        parts = []
+        for size in SIZES[self.preset]:
+            training = presets.load_language(size).training
+            parts.append(f"{training.steps:,} steps of {training.batch_size} blocks ({size})")
+        seeds = sorted({result.seed for result in found})
+        shown = f"seeds {', '.join(map(str, seeds))}; " if seeds else ""
+        return (
+            f"Equal for all: {', '.join(parts)}; {shown}mean ± standard deviation where there are several, "
+            "an empty cell was not run. Times are of whatever machine the cell ran on."
+        )

@@ -1,0 +1,78 @@
+"""Time and memory of a model: over lengths, and of every attention beside its accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .style import ACCENT, MUTED, PALETTE, label_ends, new_figure, plain_ticks, style, to_png, to_svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+OURS = "flexformer"
+SMALLEST_DOT, LARGEST_DOT = 25.0, 420.0
+
+
+def plot_efficiency(
+    lengths: Sequence[dict[str, Any]],
+    attentions: Sequence[dict[str, Any]],
+    accuracy: Mapping[str, float],
+    task: str,
+    caption: str,
+) -> dict[str, bytes]:
+    """PNG and SVG, by file ending.
+
+    Args:
+        lengths: Measurements with `row`, `length`, `seconds` and `memory`, over lengths.
+        attentions: The same at one length, of every attention.
+        accuracy: By attention, in per cent.
+        task: Whose accuracy that is.
+        caption: The scale.
+    """
+    with style():
+        figure = new_figure(12.6, 4.0)
+        left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1, 1.35))
+        _growth(left, lengths, "seconds", "median", 1e3, "(a) Forward pass", "ms")
+        _growth(middle, lengths, "memory", "peak_bytes", 2.0**-20, "(a) Peak memory", "MiB")
+        _trade(right, attentions, accuracy, task)
+        figure.suptitle(caption, x=0.01, ha="left", fontsize=9, color=MUTED)
+        return {"png": to_png(figure), "svg": to_svg(figure)}
+
+
+def _growth(
+    axes: Axes, measured: Sequence[dict[str, Any]], field: str, part: str, unit: float, title: str, name: str
+) -> None:
+    ends = []
+    axes.set(xscale="log", yscale="log", title=title, xlabel="N tokens", ylabel=name)
+    for row, colour in zip(dict.fromkeys(m["row"] for m in measured), PALETTE, strict=False):
+        shown = ACCENT if row.startswith(OURS) else colour
+        points = [
+            (m["length"], unit * m[field][part]) for m in measured if m["row"] == row and m[field] and m[field][part]
+        ]
+        if points:
+            axes.plot(*zip(*sorted(points), strict=True), "o-", color=shown)
+            ends.append((*max(points), row, shown))
+    ticks = sorted({m["length"] for m in measured})
+    axes.set_xticks(ticks, [f"{n // 1024}k" if n >= 1024 and n % 1024 == 0 else str(n) for n in ticks])
+    plain_ticks(axes)
+    label_ends(axes, ends)
+
+
+def _trade(axes: Axes, measured: Sequence[dict[str, Any]], accuracy: Mapping[str, float], task: str) -> None:
+    """Speed against accuracy, dots as large as memory; speed against memory where no accuracy is known."""
+    known = [m for m in measured if m["seconds"] and m["memory"] and m["memory"]["peak_bytes"]]
+    peaks = [m["memory"]["peak_bytes"] for m in known]
+    with_accuracy = [m for m in known if m["row"] in accuracy]
+    by_accuracy = len(with_accuracy) > 1
+    for m in with_accuracy if by_accuracy else known:
+        peak = m["memory"]["peak_bytes"]
+        y = accuracy[m["row"]] if by_accuracy else peak / 2**20
+        size = SMALLEST_DOT + (LARGEST_DOT - SMALLEST_DOT) * peak / max(peaks) if by_accuracy else 40.0
+        x = 1 / m["seconds"]["median"]
+        ours = m["row"].startswith(OURS)
+        axes.scatter(x, y, s=size, color=ACCENT if ours else PALETTE[0], alpha=0.65, linewidths=0)
+        axes.annotate(m["row"], (x, y), xytext=(5, 4), textcoords="offset points", fontsize=7.5)
+    axes.set(title="(b) Training step of every attention", xlabel="steps per second")
+    axes.set_ylabel(f"{task}, accuracy in % (size: peak memory)" if by_accuracy else "peak MiB")
+    axes.margins(0.15)

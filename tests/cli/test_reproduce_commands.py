@@ -1,0 +1,296 @@
+"""Every table and figure by its command, at the smallest scale: run, skipped, continued, written again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flexformer.cli.main import main
+from flexformer.experiments import presets
+
+DISTILL_TESTS = Path(__file__).parents[1] / "distill"
+ENDINGS = ("md", "tex", "png", "svg")
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """A tiny model, GLUE and a text."""
+    sys.path.insert(0, str(DISTILL_TESTS))
+    import tiny
+
+    folder = tmp_path_factory.mktemp("pretrained")
+    return tiny.save(folder / "tiny-bert"), tiny.glue(folder / "data"), tiny.corpus(folder / "text.txt", 200)
+
+
+class Folders:
+    """One working folder and its results."""
+
+    def __init__(self, path):
+        self.output, self.results = path / "runs", path / "results"
+
+    def command(self, table, *arguments):
+        given = ["--output", str(self.output), "--results", str(self.results)]
+        return ["reproduce", table, "--preset", "smoke", *given, *map(str, arguments)]
+
+    def run(self, table, *arguments):
+        return main(self.command(table, *arguments))
+
+    def cells(self, table):
+        return {path.stem: json.loads(path.read_text()) for path in (self.results / table).glob("*.json")}
+
+    def written(self, table):
+        paths = sorted(path for path in (self.results / table).iterdir() if path.suffix != ".json")
+        return {path.name: path.read_bytes() for path in paths}
+
+    def times(self, table):
+        return {path.name: path.stat().st_mtime_ns for path in (self.results / table).glob("*.json")}
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return Folders(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def table2(tmp_path_factory):
+    """Two finished cells; tests that change something copy them."""
+    made = Folders(tmp_path_factory.mktemp("table2"))
+    assert made.run("table2", "--attention", "softmax", "flexformer-n") == 0
+    return made
+
+
+@pytest.fixture
+def finished(table2, tmp_path):
+    shutil.copytree(table2.output, tmp_path / "runs")
+    shutil.copytree(table2.results, tmp_path / "results")
+    return Folders(tmp_path)
+
+
+def test_table2_leaves_a_file_for_each_cell_with_all_that_was_done(table2):
+    cells = table2.cells("table2")
+    assert set(cells) == {"python-softmax-smoke-seed0", "python-flexformer-n-smoke-seed0"}
+    cell = cells["python-flexformer-n-smoke-seed0"]
+    assert " ".join(cell["command"]) == "flexformer train lm --attention flexformer-n --preset smoke --seed 0"
+    assert (cell["seed"], cell["steps"], cell["examples"], cell["preset"]) == (0, 40, 320, "smoke")
+    assert cell["tokens"] == 320 * 64
+    assert cell["seconds"] > 0
+    assert cell["parameters"] > cells["python-softmax-smoke-seed0"]["parameters"]
+    assert cell["metrics"]["test_bits_per_byte"] < 6
+    assert [step for step, _ in cell["curve"]] == [20, 40]
+    assert {"torch", "flexformer", "python"} <= set(cell["versions"])
+    assert cell["dirty"] in (True, False, None)
+    text = (table2.results / "table2" / "table2-smoke.md").read_text()
+    assert f"| {cell['metrics']['test_bits_per_byte']:.2f}" in text.replace("**", "")
+    assert "| linear |  |  |  |  |" in text
+
+
+def test_tables_are_written_again_byte_by_byte_without_runs(finished):
+    before = finished.written("table2")
+    assert set(before) == {f"table2-smoke.{ending}" for ending in ENDINGS}
+    for name in before:
+        (finished.results / "table2" / name).unlink()
+    shutil.rmtree(finished.output)
+    assert finished.run("table2", "--tables-only") == 0
+    assert finished.written("table2") == before
+
+
+def test_finished_cells_are_skipped_even_if_their_runs_are_gone(finished, capfd):
+    times = finished.times("table2")
+    shutil.rmtree(finished.output)
+    assert finished.run("table2", "--attention", "softmax", "flexformer-n") == 0
+    assert "cell 1" not in capfd.readouterr().out
+    assert finished.times("table2") == times
+    assert not finished.output.exists()
+
+
+def test_a_lost_file_is_collected_from_its_finished_run(finished, capfd):
+    path = finished.results / "table2" / "python-softmax-smoke-seed0.json"
+    before = path.read_text()
+    path.unlink()
+    assert finished.run("table2", "--attention", "softmax") == 0
+    assert "step" not in capfd.readouterr().out.partition("Table 2")[0]
+    assert path.read_text() == before
+
+
+def test_a_changed_preset_reruns_what_it_touches_and_leaves_the_table_honest(finished, monkeypatch, tmp_path, capfd):
+    copied = tmp_path / "presets"
+    shutil.copytree(presets.FOLDER, copied)
+    smoke = copied / "lm-smoke.yaml"
+    smoke.write_text(
+        smoke.read_text().replace("steps: 40", "steps: 6").replace("evaluate_every: 20", "evaluate_every: 3")
+    )
+    monkeypatch.setattr(presets, "FOLDER", copied)
+    assert finished.run("table2", "--tables-only") == 0
+    assert "Left out, because options have changed since: python-softmax" in capfd.readouterr().out
+    assert "| softmax |  |  |" in (finished.results / "table2" / "table2-smoke.md").read_text()
+    assert finished.run("table2", "--attention", "softmax") == 0
+    cells = finished.cells("table2")
+    assert cells["python-softmax-smoke-seed0"]["steps"] == 6
+    assert cells["python-flexformer-n-smoke-seed0"]["steps"] == 40
+    assert len(list(finished.output.glob("python-softmax-smoke-seed0*"))) == 2
+
+
+def test_plan_shows_what_is_done_and_how_long_the_rest_takes(finished, capfd):
+    arguments = ("--attention", "softmax", "linear", "--seeds", "0", "1", "--dry-run")
+    assert finished.run("table2", *arguments, "--json") == 0
+    planned = {each["name"]: each for each in json.loads(capfd.readouterr().out)}
+    assert list(planned) == [f"python-{name}-smoke-seed{seed}" for seed in (0, 1) for name in ("softmax", "linear")]
+    assert planned["python-softmax-smoke-seed0"] == {
+        "name": "python-softmax-smoke-seed0",
+        "status": "done",
+        "seconds": 0.0,
+        "note": "",
+    }
+    # The other seed is expected to take as long as this one did; what never ran was timed.
+    known = finished.cells("table2")["python-softmax-smoke-seed0"]["seconds"]
+    assert planned["python-softmax-smoke-seed1"]["seconds"] == known
+    assert 0 < planned["python-linear-smoke-seed1"]["seconds"] < 120
+    assert set(finished.cells("table2")) == {"python-softmax-smoke-seed0", "python-flexformer-n-smoke-seed0"}
+
+
+def test_a_grid_that_was_killed_goes_on(finished):
+    arguments = finished.command("table2", "--attention", "linear")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flexformer", *arguments],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    run = finished.output / "python-linear-smoke-seed0"
+    deadline = time.monotonic() + 300
+    while not (run / "log.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    times = finished.times("table2")
+    assert "python-linear-smoke-seed0.json" not in times
+    assert finished.run("table2", "--attention", "softmax", "linear", "flexformer-n") == 0
+    cells = finished.cells("table2")
+    assert len(cells) == 3
+    assert cells["python-linear-smoke-seed0"]["steps"] == 40
+    again = finished.times("table2")
+    assert {name: again[name] for name in times} == times
+
+
+def test_no_cell_begins_when_time_is_up_and_nothing_is_half_written(folders, capfd):
+    assert folders.run("table2", "--attention", "softmax", "--time-limit", "1e-6") == 0
+    assert "1e-06 minutes are over; the same command goes on from here." in capfd.readouterr().out
+    assert folders.cells("table2") == {}
+    assert folders.run("table2", "--time-limit", "0") == 1
+    assert "time_limit 0.0 leaves no time" in capfd.readouterr().err
+
+
+def test_missing_data_is_one_line_and_ends_the_grid(folders, tmp_path, capfd):
+    assert folders.run("table2", "--attention", "softmax", "--corpus", tmp_path / "nothing.txt") == 1
+    err = capfd.readouterr().err
+    assert err.startswith("flexformer reproduce table2: error: nothing-softmax-smoke-seed0: ")
+    assert err.count("\n") == 1
+
+
+def test_table1_trains_on_its_tasks(folders, tmp_path, capfd):
+    arguments = ("--tasks", "listops", "--attention", "softmax", "flexformer-n", "--root", tmp_path / "data")
+    assert folders.run("table1", *arguments) == 0
+    out = capfd.readouterr().out
+    assert "Table 1: Long Range Arena" in out
+    cells = folders.cells("table1")
+    assert set(cells) == {"listops-softmax-smoke-seed0", "listops-flexformer-n-smoke-seed0"}
+    assert all("root" not in " ".join(cell["command"]) for cell in cells.values())
+    assert set(folders.written("table1")) == {f"table1-smoke.{ending}" for ending in ENDINGS}
+
+
+def test_table3_recovers_softmax_from_one_reference(folders, pretrained, capfd):
+    base, root, _ = pretrained
+    arguments = ("--base", base, "--root", root, "--tasks", "cola", "--attention")
+    assert folders.run("table3", *arguments, "softmax", "performer", "hedgehog", "flexformer-n") == 0
+    cells = folders.cells("table3")
+    assert len(cells) == 4
+    recovered = cells["tiny-bert-cola-flexformer-n-smoke-seed0"]
+    names = [stage["name"] for stage in recovered["stages"]]
+    assert names == ["tiny-bert-cola-softmax-smoke-seed0", "tiny-bert-cola-flexformer-n-smoke-seed0-distill"]
+    assert "after_kl" in recovered["stages"][1]["metrics"]
+    assert "test_score" in recovered["metrics"]
+    assert len(list(folders.output.glob("*/run.json"))) == 4 + 2  # the reference is one run for all
+    assert "table3-tiny-bert-smoke.md" in capfd.readouterr().out.replace("\n", "")
+
+
+def test_table4_carries_kernels_to_other_tasks(folders, pretrained):
+    base, root, _ = pretrained
+    arguments = ("--base", base, "--root", root, "--sources", "stsb", "--tasks", "cola", "rte", "stsb")
+    assert folders.run("table4", *arguments, "--attention", "flexformer-n") == 0
+    cells = folders.cells("table4")
+    assert set(cells) == {f"tiny-bert-stsb-to-{task}-flexformer-n-smoke-seed0" for task in ("cola", "rte")}
+    assert len(list(folders.output.glob("*/run.json"))) == 3
+    text = (folders.results / "table4" / "table4-tiny-bert-smoke.md").read_text()
+    assert "mean over sources" in text
+    assert "| STS-B: flexformer-n |" in text
+
+
+def test_kernels_are_compared_and_their_curves_need_no_runs_of_their_own(folders, pretrained, capfd):
+    base, _, text = pretrained
+    shared = ("--base", base, "--text", text, "--rates", "0.01", "--seeds", "0", "1")
+    assert folders.run("kernels", *shared, "--maps", "hedgehog", "flexformer-c, all real") == 0
+    cells = folders.cells("kernels")
+    assert len(cells) == 2 * 2
+    assert all(len(cell["details"]["kl_by_layer"]) == 2 for cell in cells.values())
+    capfd.readouterr()
+    times = folders.times("kernels")
+    assert folders.run("distill-curves", *shared, "--maps", "hedgehog", "flexformer-c, all real") == 0
+    assert "cell" not in capfd.readouterr().out.partition("Distillation")[0]
+    assert folders.times("kernels") == times
+    assert {name.rpartition(".")[2] for name in folders.written("distill-curves")} == set(ENDINGS)
+
+
+def test_n_sweep_counts_frequencies(folders, tmp_path):
+    arguments = ("--tasks", "listops", "--multiples", "0.5", "1", "--root", tmp_path / "data")
+    assert folders.run("n-sweep", *arguments) == 0
+    cells = sorted(folders.cells("n-sweep").values(), key=lambda cell: cell["labels"]["n"])
+    assert [cell["labels"]["n"] for cell in cells] == [8, 16]
+    assert cells[1]["parameters"] - cells[0]["parameters"] == 2 * 2 * 8 * 16
+    assert "| 8 | 0.50 |" in (folders.results / "n-sweep" / "n-sweep-smoke.md").read_text()
+    assert (folders.results / "n-sweep" / "n-sweep-smoke.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_fig2_measures_lengths_and_attentions(tmp_path, capfd):
+    results = tmp_path / "results"
+    command = ["reproduce", "fig2", "--preset", "smoke", "--results", str(results)]
+    command += ["--attention", "softmax", "linear", "flexformer-n", "--lengths", "64"]
+    assert main(command) == 0
+    names = {path.stem for path in (results / "fig2").glob("*.json")}
+    assert names == {"forward-64-smoke-1-threads", "step-128-smoke-1-threads"}
+    text = (results / "fig2" / "fig2-smoke.md").read_text()
+    assert "Figure 2 (a)" in text
+    assert "Figure 2 (b)" in text
+    before = {path: path.read_bytes() for path in (results / "fig2").iterdir()}
+    assert main([*command, "--tables-only"]) == 0
+    assert {path: path.read_bytes() for path in (results / "fig2").iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "table", ["table1", "table2", "table3", "table4", "fig2", "kernels", "distill-curves", "n-sweep", "params"]
+)
+def test_every_command_explains_itself(table, capsys):
+    assert main(["reproduce", table, "--help"]) == 0
+    assert f"flexformer reproduce {table}" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_table2_learns_from_wikitext2(folders, data_folder):
+    assert folders.run("table2", "--corpus", "wikitext2", "--attention", "softmax", "--root", data_folder) == 0
+    (cell,) = folders.cells("table2").values()
+    assert cell["metrics"]["test_perplexity"] < 3000

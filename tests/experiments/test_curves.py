@@ -1,0 +1,61 @@
+"""When a distillation counts as stable."""
+
+from __future__ import annotations
+
+import pytest
+
+from flexformer.experiments.curves import DistillationCurves, stable_from
+from flexformer.experiments.results import Result
+
+
+@pytest.mark.parametrize(
+    ("points", "step"),
+    [
+        ([(0, 1.0), (10, 0.5), (20, 0.2), (30, 0.13), (40, 0.1)], 30),
+        ([(0, 1.0), (10, 0.1), (20, 0.1)], 10),
+        ([(0, 1.0), (10, 0.1), (20, 0.4), (30, 0.1)], 30),  # near its end early, but not to stay
+        ([(0, 1.0), (10, 1.2)], 10),  # never fell
+        ([(0, 1.0), (10, 1.0)], 0),
+    ],
+)
+def test_stable_is_near_the_end_and_stays_there(points, step):
+    assert stable_from(points) == step
+
+
+def result(label, lr, seed, points):
+    start, *curve = points
+    return Result(
+        table="kernels",
+        cell=f"{label}-{lr}-{seed}",
+        labels={"map": label, "attention": label, "lr": lr},
+        preset="paper",
+        seed=seed,
+        digest="",
+        command=[],
+        commit=None,
+        dirty=None,
+        versions={},
+        machine={},
+        seconds=1.0,
+        metrics={"before_kl": start[1], "after_kl": curve[-1][1]},
+        curve=[list(point) for point in curve],
+    )
+
+
+def test_table_shows_steps_beside_the_papers():
+    found = [
+        result("hedgehog", 0.01, 0, [(0, 1.0), (100, 0.2), (200, 0.1)]),
+        result("hedgehog", 0.01, 1, [(0, 1.0), (100, 0.11), (200, 0.1)]),
+        result("hedgehog", 0.03, 0, [(0, 1.0), (100, 0.9), (200, 0.5)]),
+    ]
+    study = DistillationCurves("paper", None, "owner/model", "glue:qnli")
+    (table,) = study.tables(found)
+    first = table.rows[0]
+    assert (first.label, first.values[0].mean, first.values[0].runs) == ("hedgehog", 150.0, 2)
+    assert (first.values[4].mean, first.values[5].mean) == (12_000, 60.0)
+    flexformer = next(row for row in table.rows if row.label == "flexformer-n")
+    assert flexformer.values[0] is None
+    assert (flexformer.values[4].mean, flexformer.values[5].mean) == (8_000, 40.0)
+    pictures = study.plot([table], found)
+    assert pictures["png"].startswith(b"\x89PNG")
+    assert pictures == study.plot([table], found)
