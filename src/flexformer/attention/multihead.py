@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ..kernels.base import require_bool, require_positive_int
+from ..ops.split import active_split
 from . import registry
 from .kernel import KernelAttention
 
@@ -233,6 +234,11 @@ class MultiheadAttention(nn.Module):
         for name, value in (("x", x), ("key_mask", key_mask), ("context", context)):
             if value is not None and not isinstance(value, Tensor):
                 raise TypeError(f"{name} is a {type(value).__name__}; pass a tensor")
+        if active_split() is not None and not self.mechanism.has_kernel_forms:
+            raise ValueError(
+                f"attention {self.attention!r} cannot run over a divided sequence; use a kernel attention, or leave "
+                "sequence_parallel"
+            )
         weight = self.q_proj.weight
         for name, value in (("x", x), ("context", context)):
             if value is None or torch.is_autocast_enabled(weight.device.type if not weight.is_meta else "cpu"):

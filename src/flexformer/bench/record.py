@@ -19,6 +19,7 @@ from .. import __version__
 from .attention import AttentionOptions
 from .decode import DecodeOptions
 from .model import ModelOptions
+from .ranks import RanksOptions
 from .scaling import ScalingOptions
 from .status import OF_THE_MACHINE, read_status
 from .vocabulary import VocabularyOptions
@@ -31,6 +32,7 @@ OPTIONS: dict[str, Any] = {
     "decode": DecodeOptions,
     "model": ModelOptions,
     "vocabulary": VocabularyOptions,
+    "ranks": RanksOptions,
 }
 PACKAGES = (
     "torch",
@@ -49,7 +51,7 @@ def new_record(
     """A run as JSON.
 
     Args:
-        bench: "attention", "scaling", "decode", "model" or "vocabulary".
+        bench: "attention", "scaling", "decode", "model", "vocabulary" or "ranks".
         options: all options of the run.
         found: what was measured.
         seconds: the whole run took.

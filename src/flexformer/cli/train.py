@@ -14,6 +14,7 @@ from rich.table import Table
 from flexformer.cli.arguments import with_presets
 from flexformer.cli.main import UsageError, UserError, console
 from flexformer.experiments import presets
+from flexformer.parallel.processes import is_first_process
 from flexformer.training import (
     DataOptions,
     ModelOptions,
@@ -87,9 +88,9 @@ def train(
         record = run_training(options, folder, screen, ["flexformer", *sys.argv[1:]])
     except RunInterruptedError as stopped:
         raise _StoppedError(stopped) from stopped
-    if json:
+    if json and is_first_process():
         print(json_format.dumps(asdict(record)))
-    else:
+    elif not json:
         screen.print(_table(record))
         screen.print(f"{folder} holds the record, the log and the model.", soft_wrap=True)
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass
@@ -11,6 +12,8 @@ from typing import Any
 FILE = "flexformer_adapter.json"
 FORMAT = "flexformer-adapter"
 VERSION = 1
+CHECKSUM = "checksum"
+"""Of all other fields; files without one are read too, as people may write them."""
 LARGEST_FILE = 64 * 2**20
 
 _INTEGER, _NUMBER, _TEXT, _FLAG = (int,), (int, float), (str,), (bool,)
@@ -51,6 +54,7 @@ class Manifest:
 
     def to_json(self) -> str:
         content = {"format": FORMAT, "format_version": VERSION, **asdict(self)}
+        content[CHECKSUM] = _checksum(content)
         return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
@@ -89,6 +93,7 @@ def _parse(content: Any) -> Manifest:
             f"has format version {version!r}, written by flexformer {made!r}; this one reads version {VERSION}, so use "
             "the flexformer that wrote it or a newer one"
         )
+    checksum = content.pop(CHECKSUM, None)
     _keys(content, {"format", "format_version", *Manifest.__dataclass_fields__}, "")
     base = _field(content, "base", (dict,))
     _keys(base, set(Base.__dataclass_fields__), "base.")
@@ -98,7 +103,7 @@ def _parse(content: Any) -> Manifest:
     layers = _items(content, "layers", _INTEGER)
     if sorted(set(layers)) != layers or any(i < 0 for i in layers):
         raise _ManifestError(f"is damaged: layers {layers} are not rising indices")
-    return Manifest(
+    found = Manifest(
         attention=_field(content, "attention", _TEXT),
         options=_field(content, "options", (dict,)),
         layers=layers,
@@ -113,6 +118,13 @@ def _parse(content: Any) -> Manifest:
         size=_field(content, "size", _INTEGER),
         flexformer_version=_field(content, "flexformer_version", _TEXT),
     )
+    if checksum is not None and checksum != _checksum(content):
+        raise _ManifestError("is damaged: its fields do not have the checksum they were written with")
+    return found
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _geometry(entry: dict[str, Any]) -> dict[str, int | float | bool]:

@@ -13,6 +13,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from ..attention import MultiheadAttention
+from ..ops.split import active_split
 from .adaptive import AdaptiveVocabulary
 from .blocks import Block, FeedForward
 from .cache import RecurrentCache, recurrent_layer
@@ -104,10 +105,14 @@ class CausalLM(FlexformerPreTrainedModel, GenerationMixin):
         Returns:
             With labels `surprise` (B, T) and its mean, `loss`, both in nats, and no logits: over a large vocabulary
             they would take far more memory than all the rest. Otherwise `logits` (B, T or fewer, V), which are
-            log-probabilities where the vocabulary is adaptive. `past_key_values` with `use_cache`.
+            log-probabilities where the vocabulary is adaptive. `past_key_values` with `use_cache`. Within
+            `flexformer.parallel.sequence_parallel` inputs are this rank's part of the texts, and `loss` its share of
+            the mean over all ranks.
         """
         if labels is not None and shift_labels is not None:
             raise ValueError("labels and shift_labels both given; they say the same, pass one")
+        if labels is not None and active_split() is not None:
+            raise ValueError("labels cannot be shifted from rank to rank; shift the whole and pass shift_labels")
         targets = shift_labels if labels is None else _shifted(labels)
         keeps = self.config.use_cache and not self.training and targets is None
         if past_key_values is None and (keeps if use_cache is None else use_cache):
@@ -116,7 +121,7 @@ class CausalLM(FlexformerPreTrainedModel, GenerationMixin):
         x = self._blocks(x, mask, past_key_values)
         if targets is not None:
             surprise = self._surprise(x, targets)
-            count = (targets != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
+            count = _scored(targets) if num_items_in_batch is None else num_items_in_batch
             loss = cast(FloatTensor, surprise.sum() / count)
             return CausalLMOutput(loss=loss, past_key_values=past_key_values, surprise=surprise)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
@@ -141,9 +146,11 @@ class CausalLM(FlexformerPreTrainedModel, GenerationMixin):
             )
         if position_ids is None:
             if attention_mask is not None:
-                position_ids = (attention_mask.long().cumsum(-1) - 1).clamp_min(0)[:, seen:]
+                position_ids = _positions(attention_mask)[:, seen:]
             else:
                 position_ids = torch.arange(seen, seen + length, device=input_ids.device)
+                if (split := active_split()) is not None:
+                    position_ids = position_ids + split.before(torch.tensor(length, device=input_ids.device))
         visible = None if attention_mask is None else attention_mask[:, seen:]
         mask = resolve_mask(key_mask, visible, input_ids)
         if mask is not None and not mask.is_meta and bool(mask.all()):
@@ -154,12 +161,15 @@ class CausalLM(FlexformerPreTrainedModel, GenerationMixin):
         return x, mask
 
     def _blocks(self, x: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
+        length = x.shape[1]
+        if cache is not None and (split := active_split()) is not None:
+            length = int(split.all_reduce(torch.tensor(length, device=x.device)))
         for index, block in enumerate(self.blocks):
             if cache is None:
                 x = block(x, key_mask=mask)
                 continue
             layer = recurrent_layer(cache, index)
-            layer.advance(x.shape[1])
+            layer.advance(length)
             x, layer.state = block(x, key_mask=mask, state=layer.state, return_state=True)
         return x if self.norm is None else self.norm(x)
 
@@ -167,6 +177,21 @@ class CausalLM(FlexformerPreTrainedModel, GenerationMixin):
         scored = targets != IGNORED
         found = self.vocabulary.surprise(x[scored], targets[scored])
         return found.new_zeros(targets.shape).masked_scatter(scored, found)
+
+
+def _scored(targets: Tensor) -> Tensor:
+    """How many labels there are, on all ranks together."""
+    count, split = (targets != IGNORED).sum(), active_split()
+    return count if split is None else split.all_reduce(count)
+
+
+def _positions(attention_mask: Tensor) -> Tensor:
+    """(B, T) counted from the first token that is not padding, on whichever rank that is."""
+    tokens = attention_mask.long()
+    position = tokens.cumsum(-1) - 1
+    if (split := active_split()) is not None:
+        position = position + split.before(tokens.sum(-1))[:, None]
+    return position.clamp_min(0)
 
 
 def _shifted(labels: Tensor) -> Tensor:

@@ -16,6 +16,8 @@ from .blockwise_causal import blockwise_causal
 from .blockwise_packed import blockwise_packed, packed_at_once
 from .decode import check_overwritable, decode_step, overwrite
 from .packed import pack
+from .sequence_parallel import attend_over_ranks
+from .split import active_split
 from .state import State
 
 CHUNK_SIZE = 64
@@ -74,7 +76,8 @@ def linear_attention(
 ) -> Tensor | tuple[Tensor, State]:
     """Attention with a kernel's weights, normalised, without ever forming them for the whole sequence.
 
-    Accumulates in at least float32 whatever the inputs' dtype, under autocast too.
+    Accumulates in at least float32 whatever the inputs' dtype, under autocast too. Within
+    `flexformer.parallel.sequence_parallel` the tensors are this rank's part of a longer sequence.
 
     Args:
         q: (B, H, T, D) queries. H may be a multiple of the key heads; query head h uses key head h // group.
@@ -116,6 +119,17 @@ def linear_attention(
             "cu_seqlens cannot go with initial_state or return_state: packed sequences have no state in common; "
             "pass sequences that go on as a batch with a key_mask"
         )
+    split = active_split()
+    if split is not None:
+        if initial_state is not None or cu_seqlens is not None or update_state or query_start != 0:
+            raise ValueError(
+                "initial_state, cu_seqlens, update_state and query_start cannot go with sequence_parallel, where a "
+                "sequence begins on the first rank; leave them out, or call outside of it"
+            )
+        out, after = attend_over_ranks(
+            linear_attention, split, q, k, v, kernel, is_causal, key_mask, return_state, floor=floor, chunk_size=size
+        )
+        return out if after is None else (out, after)
     if update_state:
         check_overwritable(initial_state, (q, k, v, *kernel.parameters()))
     floor = kernel.floor if floor is None else floor

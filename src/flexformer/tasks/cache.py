@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ import numpy as np
 from flexformer.tasks.errors import CorruptDataError, MissingDataError
 
 MANIFEST = "manifest.json"
+LARGEST_MANIFEST = 2**20
 FORMAT = 1
 
 
@@ -82,7 +84,10 @@ class ArrayCache:
         """One array, memory-mapped, after its checksum was compared."""
         path = self.folder / f"{name}.npy"
         self._verify_file(path)
-        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        try:
+            array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        except Exception as error:  # numpy's reader of headers lets those of Python's tokenizer through, among others
+            raise self._corrupt(f"{path} is not an array") from error
         return array
 
     def verify(self) -> None:
@@ -104,11 +109,15 @@ class ArrayCache:
         path = self.folder / MANIFEST
         if not path.is_file():
             raise MissingDataError(f"{self.folder} is not there; {self.remedy}")
+        if path.stat().st_size > LARGEST_MANIFEST:
+            raise self._corrupt(f"{path} has {path.stat().st_size} bytes, more than any manifest needs")
         try:
             manifest = json.loads(path.read_text(encoding="utf-8"))
             complete = manifest["format"] == FORMAT and manifest["settings"] == self.settings
             complete = complete and all({"bytes", "sha256"} <= set(file) for file in manifest["files"].values())
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            # Names, not paths: nothing outside the folder is any business of a manifest's.
+            complete = complete and all(re.fullmatch(r"[\w.-]+\.npy", name) for name in manifest["files"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise self._corrupt(f"{path} cannot be read") from error
         if not complete:
             raise self._corrupt(f"{path} does not describe this set")

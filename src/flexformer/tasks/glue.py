@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import BinaryIO, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -230,7 +230,8 @@ class Glue:
 
 def _rows(path: Path, task: GlueTask) -> Iterator[tuple[list[str], str]]:
     """Sentences and label of every line. Quotation marks are text: GLUE's files do not quote."""
-    with path.open(encoding="utf-8-sig", newline="\n") as file:
+    with path.open("rb") as content:
+        file = _decoded(content, path)
         header = list(task.header) or next(file, "").rstrip("\r\n").split("\t")
         for column in (*task.sentences, task.label):
             if column not in header:
@@ -244,6 +245,15 @@ def _rows(path: Path, task: GlueTask) -> Iterator[tuple[list[str], str]]:
                 raise CorruptDataError(
                     f"{path}, line {number} has {len(fields)} fields instead of {len(header)}; get the file again"
                 )
+
+
+def _decoded(content: BinaryIO, path: Path) -> Iterator[str]:
+    """Lines of UTF-8 text."""
+    for number, line in enumerate(content, start=1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            raise CorruptDataError(f"{path}, line {number} is not UTF-8; get the file again") from None
 
 
 def held_out(labels: np.ndarray, by_class: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
+import struct
+import tokenize
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +24,24 @@ _RECORD = 1 + 3 * _SIDE * _SIDE  # label, then the red, green and blue planes
 _TRAIN_SHARE = 0.9
 _BINARY_FOLDERS = ("cifar-10-batches-bin", "cifar10")
 _TRAIN_BATCHES = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
+_LARGEST_SHEET = 2**26  # pixels
+_LARGEST_LABELS = 2**24  # bytes
+_UNREADABLE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    OSError,
+    EOFError,
+    OverflowError,
+    MemoryError,
+    NotImplementedError,  # a way of compression that does not exist
+    RuntimeError,  # a password is asked for
+    SyntaxError,  # in the header of an array, as are tokenizer's errors
+    tokenize.TokenError,
+    struct.error,
+    zlib.error,
+    zipfile.BadZipFile,
+)
 _TRAIN_SHEETS = tuple(f"train_{i}.png" for i in range(5))
 
 
@@ -152,30 +175,46 @@ def _from_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def _from_sheets(sheets: list[Path], split: str) -> tuple[np.ndarray, np.ndarray]:
     from PIL import Image as Pillow
-    from PIL import UnidentifiedImageError
 
     pictures = []
     for path in sheets:
         try:
-            with Pillow.open(path) as sheet:
+            with Pillow.open(path, formats=("PNG",)) as sheet:
+                if sheet.width * sheet.height > _LARGEST_SHEET:  # before anything is unpacked
+                    raise ValueError(f"{sheet.width} x {sheet.height} pixels")
                 pixels = np.asarray(sheet)
-        except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        except (*_UNREADABLE, Pillow.DecompressionBombError) as error:
             raise CorruptDataError(f"{path} is not a readable PNG ({error}); get the file again") from error
         if pixels.ndim != 2 or pixels.dtype != np.uint8 or pixels.shape[0] % _SIDE or pixels.shape[1] % _SIDE:
             raise CorruptDataError(f"{path} is not a grey sheet of {_SIDE} x {_SIDE} pictures but {pixels.shape}")
         rows, columns = pixels.shape[0] // _SIDE, pixels.shape[1] // _SIDE
         pictures.append(pixels.reshape(rows, _SIDE, columns, _SIDE).swapaxes(1, 2).reshape(-1, _SIDE, _SIDE))
     path = sheets[0].with_name("labels.npz")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            labels = archive[f"y_{split}"].astype(np.uint8)
-    except (ValueError, KeyError, OSError) as error:
-        raise CorruptDataError(f"{path} has no readable array y_{split} ({error})") from error
+    labels = _labels(path, f"y_{split}")
     _check_labels(labels, path)
     joined = np.concatenate(pictures)
     if len(joined) != len(labels):
         raise CorruptDataError(f"{path} has {len(labels)} labels in y_{split} for {len(joined)} pictures")
     return joined, labels
+
+
+def _labels(path: Path, name: str) -> np.ndarray:
+    """One array of an archive, as uint8. Its size is known before it is unpacked."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = archive.getinfo(f"{name}.npy").file_size
+            if size > _LARGEST_LABELS:
+                raise ValueError(f"{size} bytes")
+            with archive.open(f"{name}.npy") as file:
+                content = file.read(_LARGEST_LABELS)
+        array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
+        if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+            raise ValueError(f"{array.dtype} of shape {array.shape}")
+    except _UNREADABLE as error:
+        raise CorruptDataError(f"{path} has no readable array {name} ({error}); get the file again") from error
+    if array.min(initial=0) < 0 or array.max(initial=0) >= len(CLASSES):
+        raise CorruptDataError(f"{path} has labels {array.min()} to {array.max()} in {name}; CIFAR-10 has 0 to 9")
+    return array.astype(np.uint8)
 
 
 def _from_hub(source: str, split: str) -> tuple[np.ndarray, np.ndarray]:

@@ -127,12 +127,12 @@ def _from_folder(folder: Path) -> Iterator[tuple[bytes, int]]:
 
 
 def _from_lines(path: Path) -> Iterator[tuple[bytes, int]]:
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode())
                 yield row["text"].encode(), int(row["label"])
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 raise CorruptDataError(
                     f'{path}, line {number} is not {{"text": ..., "label": 0 or 1}}; get the file again'
                 ) from error

@@ -79,11 +79,20 @@ class TokenFiles:
 
     def read(self, split: Split) -> np.ndarray:
         """All ids of a split (N,), memory-mapped."""
-        return self.cache.load(split)
+        ids = self.cache.load(split)
+        if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+            raise CorruptDataError(f"{self.cache.folder} holds no ids for {split}; delete it and then {REMEDY}")
+        return ids
 
     def words(self) -> list[str] | None:
         """What ids stand for, in order; None for bytes, which stand for themselves."""
-        return bytes(self.cache.load("vocabulary")).decode().split("\n") if self.unit == "word" else None
+        if self.unit == "byte":
+            return None
+        letters = self.cache.load("vocabulary")
+        try:
+            return letters.astype(np.uint8, casting="equiv").tobytes().decode().split("\n")
+        except (TypeError, ValueError) as error:
+            raise CorruptDataError(f"{self.cache.folder} holds no words; delete it and then {REMEDY}") from error
 
     def _encode(self, text: Text, ids: dict[str, int], path: Path, advance: Any) -> np.ndarray:
         """Ids through a file of their own, so that no text is too large."""

@@ -106,7 +106,7 @@ class TrainingOptions:
 
     Args:
         steps: Optimiser steps.
-        batch_size: Examples per step and process.
+        batch_size: Examples per step, of all processes together.
         accumulation: Portions a batch is computed in, to save memory.
         eval_batch_size: Examples per portion of an evaluation; default batch_size.
         evaluate_every: Steps between evaluations on the validation set.
@@ -117,6 +117,7 @@ class TrainingOptions:
         gradient_checkpointing: Recompute blocks in the backward pass to save memory.
         device: The GPU where there is one, or the CPU in any case.
         tensorboard: Write TensorBoard files where tensorboard is installed.
+        timeout: Seconds until a process that does not answer counts as gone; default 120 on CPUs, 1800 elsewhere.
     """
 
     steps: int = 1000
@@ -131,6 +132,7 @@ class TrainingOptions:
     gradient_checkpointing: bool = False
     device: Literal["auto", "cpu"] = "auto"
     tensorboard: bool = True
+    timeout: int | None = None
 
 
 @dataclass(frozen=True)
@@ -192,6 +194,7 @@ def check(optimizer: OptimizerOptions, schedule: ScheduleOptions, training: Trai
     for name, optional in (
         ("training.eval_batch_size", training.eval_batch_size),
         ("training.save_every", training.save_every),
+        ("training.timeout", training.timeout),
     ):
         if optional is not None:
             positive[name] = optional

@@ -29,9 +29,10 @@ from .atomic import write_folder, write_json, write_text
 from .job import Settings
 
 PACKAGES = ("torch", "transformers", "accelerate", "numpy")
+LARGEST_RECORD = 2**24
 
 # Where the data lies, not which; and what does not change what is learned.
-IRRELEVANT = {"data.root", "training.tensorboard"}
+IRRELEVANT = {"data.root", "training.tensorboard", "training.timeout"}
 
 
 class RunFolderError(ValueError):
@@ -124,13 +125,20 @@ class RunFolder:
     def read(self) -> Record | None:
         """The record, None if there is none."""
         try:
-            text = self.record_file.read_text(encoding="utf-8")
+            size = self.record_file.stat().st_size
+            if size > LARGEST_RECORD:
+                raise RunFolderError(f"{self.record_file}: not the record of a run: it has {size} bytes")
+            record = Record(**json.loads(self.record_file.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
-        try:
-            return Record(**json.loads(text))
-        except (json.JSONDecodeError, TypeError) as error:
+        except RunFolderError:
+            raise
+        except (ValueError, TypeError, RecursionError) as error:
             raise RunFolderError(f"{self.record_file}: not the record of a run: {error}") from error
+        for name, kind in (("options", dict), ("metrics", dict), ("machine", dict), ("task", str), ("status", str)):
+            if not isinstance(getattr(record, name), kind):
+                raise RunFolderError(f"{self.record_file}: not the record of a run: {name} is not a {kind.__name__}")
+        return record
 
     def write(self, record: Record) -> None:
         """Write the record."""

@@ -21,6 +21,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from .. import tasks
 from ..models import Classifier, DualEncoder, DualEncoderConfig, EncoderConfig
+from ..parallel.processes import ProcessesGoneError, agreed, describe_processes, processes_are_gone
 from ..tasks import Split, Task, TaskDataset
 from . import checkpoints
 from .callbacks import DivergedError, LogFile, ShowProgress, StopOnSignal, read_log
@@ -167,7 +168,6 @@ def _train(job: Job, folder: RunFolder, record: Record, console: Console, first:
     record.parameters = sum(p.numel() for p in model.parameters())
     record.status = "running"
     if first:
-        checkpoints.remove_incomplete(folder.checkpoints)
         folder.write(record)
     stop, show, meter = StopOnSignal(console), ShowProgress(console, job.best.metric), Meter()
     trainer = job.trainer_class()(
@@ -182,7 +182,8 @@ def _train(job: Job, folder: RunFolder, record: Record, console: Console, first:
         job.best,
     )
     try:
-        _learn(trainer, options)
+        record.machine |= describe_processes(trainer.accelerator.distributed_type.value)
+        _learn(trainer, options, console)
         _describe(record, trainer)
         if meter.step_seconds is not None:  # a run that was cut off in its last step has nothing new to say
             record.step_seconds, record.peak_memory = meter.step_seconds, meter.peak_memory
@@ -195,20 +196,33 @@ def _train(job: Job, folder: RunFolder, record: Record, console: Console, first:
         if first:
             folder.write(record)
         raise
+    except RuntimeError as error:
+        if not processes_are_gone(error):
+            raise
+        raise ProcessesGoneError(
+            f"process {os.environ.get('RANK')} lost the others at step {trainer.state.global_step}: one has died or "
+            f"did not answer within {trainer.args.ddp_timeout} s (training.timeout); the same command goes on from the "
+            "last checkpoint"
+        ) from error
     finally:
         stop.release()
         show.stop()
 
 
-def _learn(trainer: TaskTrainer, options: Settings) -> None:
+def _learn(trainer: TaskTrainer, options: Settings, console: Console) -> None:
     """Train from the last whole checkpoint to the end."""
-    found = checkpoints.last(trainer.folder)
-    if found is not None and found[1].step >= options.training.steps:
+    step = 0
+    if trainer.is_world_process_zero():
+        found = checkpoints.recover(trainer.folder, lambda fault: console.print(f"{fault}; not used", soft_wrap=True))
+        step = 0 if found is None else found[1].step
+    step = agreed(step, trainer.args.device)
+    path = checkpoints.folder(trainer.folder, step)
+    if step >= options.training.steps:
         # Killed between the last step and the record: nothing is left to learn.
-        trainer._load_from_checkpoint(str(found[0]))
-        trainer.state = TrainerState.load_from_json(str(found[0] / TRAINER_STATE_NAME))
+        trainer._load_from_checkpoint(str(path))
+        trainer.state = TrainerState.load_from_json(str(path / TRAINER_STATE_NAME))
         return
-    trainer.train(resume_from_checkpoint=None if found is None else str(found[0]))
+    trainer.train(resume_from_checkpoint=str(path) if step else None)
 
 
 def _describe(record: Record, trainer: TaskTrainer) -> None:

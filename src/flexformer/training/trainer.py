@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
@@ -15,12 +17,17 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalPrediction
 
 from ..attention import parameter_groups
+from ..parallel.processes import meet_others, process_count, processes_are_gone
 from . import checkpoints
 from .job import ACCURACY, Batches, Best, Settings
 from .schedules import scheduler
 
 # An epoch's order is drawn from this seed plus its number: neighbouring seeds must not share epochs.
 ORDER_STRIDE = 1_000_003
+
+# Seconds until a process that does not answer counts as gone. On a CPU, where no kernels are compiled and no cluster
+# is slow to start, it need not be long.
+TIMEOUT_GLOO, TIMEOUT = 120, 1800
 
 
 class TaskTrainer(Trainer):
@@ -56,6 +63,8 @@ class TaskTrainer(Trainer):
         self.folder = folder
         self.seconds_before = 0.0
         self._started = time.perf_counter()
+        if _on_cpu(options):
+            meet_others(_timeout(options))
         super().__init__(
             model=model,
             args=training_arguments(options, folder, best),
@@ -131,28 +140,40 @@ class TaskTrainer(Trainer):
             Path(output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle that nobody will read
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
-        self.accelerator.wait_for_everyone()
-        if not self.args.should_save:
-            return
         step = self.state.global_step
-        marker = checkpoints.Marker(step, self.seconds, checkpoints.training_forwards(self.network))
-        checkpoints.complete(checkpoints.folder(self.folder, step), marker)
-        keep = {step}
-        if self.run_options.training.select == "best" and self.state.best_global_step:
-            keep.add(self.state.best_global_step)
-        checkpoints.remove_others(self.folder, keep)
+        path = checkpoints.folder(self.folder, step)
+        try:
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if not self.args.should_save:
+                return
+            selects = self.run_options.training.select == "best"
+            best = (self.state.best_global_step or 0) if selects else 0
+            counts = checkpoints.training_forwards(self.network)
+            checkpoints.complete(path, checkpoints.Marker(step, self.seconds, counts, best))
+        except (OSError, SafetensorError, RuntimeError) as error:  # a full disk shows as any of them
+            if processes_are_gone(error):
+                raise
+            shutil.rmtree(path, ignore_errors=True)
+            raise checkpoints.CheckpointError(
+                f"{path} could not be written ({' '.join(str(error).split())}); nothing that was saved before is "
+                "touched: make room and give the same command again"
+            ) from error
+        checkpoints.keep_latest(self.folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         marker = checkpoints.read(Path(resume_from_checkpoint))
         if marker is None:
-            raise ValueError(f"{resume_from_checkpoint} is not a whole checkpoint: it has no {checkpoints.MARKER}")
+            raise checkpoints.CheckpointError(
+                f"{resume_from_checkpoint} is not a whole checkpoint: {checkpoints.MARKER} is missing or damaged"
+            )
         checkpoints.restore_training_forwards(self.network, marker.training_forwards)
         self.seconds_before = marker.seconds
 
     def load_weights(self, checkpoint: Path) -> None:
         """The model as it was at a checkpoint."""
+        checkpoints.verify(checkpoint)
         super()._load_from_checkpoint(str(checkpoint))
 
 
@@ -160,12 +181,11 @@ def training_arguments(options: Settings, folder: Path, best: Best) -> TrainingA
     """Our options in `Trainer`'s words."""
     training, optimizer = options.training, options.optimizer
     eval_batch_size = training.eval_batch_size or training.batch_size
-    # Said outright even where there is no choice: bf16 is refused otherwise.
-    on_cpu = training.device == "cpu" or not torch.accelerator.is_available()
+    on_cpu = _on_cpu(options)  # said outright even where there is no choice: bf16 is refused otherwise
     return TrainingArguments(
         output_dir=str(folder),
         max_steps=training.steps,
-        per_device_train_batch_size=training.batch_size // training.accumulation,
+        per_device_train_batch_size=portion(training.batch_size, training.accumulation, process_count()),
         gradient_accumulation_steps=training.accumulation,
         per_device_eval_batch_size=eval_batch_size,
         learning_rate=optimizer.lr,
@@ -182,6 +202,8 @@ def training_arguments(options: Settings, folder: Path, best: Best) -> TrainingA
         bf16=training.bf16,
         gradient_checkpointing=training.gradient_checkpointing,
         use_cpu=on_cpu,
+        ddp_backend="gloo" if on_cpu and process_count() > 1 else None,  # one process alone has no group
+        ddp_timeout=_timeout(options),
         dataloader_pin_memory=not on_cpu,
         seed=options.seed,
         data_seed=ORDER_STRIDE * (options.seed + 1),
@@ -190,6 +212,25 @@ def training_arguments(options: Settings, folder: Path, best: Best) -> TrainingA
         remove_unused_columns=False,
         label_names=["labels"],
     )
+
+
+def _on_cpu(options: Settings) -> bool:
+    return options.training.device == "cpu" or not torch.accelerator.is_available()
+
+
+def _timeout(options: Settings) -> int:
+    return options.training.timeout or (TIMEOUT_GLOO if _on_cpu(options) else TIMEOUT)
+
+
+def portion(batch_size: int, accumulation: int, processes: int) -> int:
+    """Examples that a process takes at once, so that a step has `batch_size` on any number of processes."""
+    size, rest = divmod(batch_size, accumulation * processes)
+    if rest or not size:
+        raise ValueError(
+            f"training.batch_size {batch_size} cannot be divided over {processes} processes and {accumulation} "
+            f"portions (training.accumulation); use a multiple of {accumulation * processes}"
+        )
+    return size
 
 
 def without_idle_masks(batch: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,0 +1,60 @@
+"""A training that is killed again and again, at any moment, ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fragile_run
+import pytest
+
+SCRIPT = Path(fragile_run.__file__)
+
+
+def start(output, root, steps):
+    # A checkpoint after every step: most moments are moments of saving.
+    command = [sys.executable, str(SCRIPT), str(output), str(root), str(steps), "1"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def steps_taken(output):
+    found = [int(path.name.partition("-")[2]) for path in output.glob("checkpoints/checkpoint-*")]
+    return max(found, default=0)
+
+
+def finish(process):
+    said, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, said
+
+
+def weights(output, steps):
+    record = json.loads((output / "run.json").read_text())
+    assert (record["status"], record["steps"]) == ("finished", steps)
+    return (output / "model" / "model.safetensors").read_bytes(), (output / "log.jsonl").read_text(), record["metrics"]
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("kills", "steps"), [(2, 30), pytest.param(20, 150, marks=pytest.mark.slow)])
+def test_killed_training_that_is_started_again_has_the_same_weights_to_the_bit(tmp_path, kills, steps):
+    chance, unfinished = random.Random(kills), 0
+    for _ in range(kills):
+        process, before = start(tmp_path / "cut", tmp_path, steps), steps_taken(tmp_path / "cut")
+        while process.poll() is None and steps_taken(tmp_path / "cut") <= before:
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0.0, 0.3))
+        assert process.poll() is None, process.stdout.read()
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        markers = [(path / "complete.json").exists() for path in (tmp_path / "cut" / "checkpoints").iterdir()]
+        unfinished += not all(markers)
+    if kills > 10:
+        assert unfinished  # some were killed while a checkpoint was written
+    finish(start(tmp_path / "cut", tmp_path, steps))
+    finish(start(tmp_path / "whole", tmp_path, steps))
+    assert weights(tmp_path / "cut", steps) == weights(tmp_path / "whole", steps)
