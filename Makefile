@@ -35,9 +35,8 @@ $(READY): pyproject.toml constraints.txt
 		|| { rm -f $(UNFINISHED); exit 1; }
 	@mv $(UNFINISHED) $(READY)
 
-run: $(READY) ## check this machine, then train a small language model
-	$(BIN)/flexformer doctor
-	$(BIN)/python examples/byte_lm.py
+run: $(READY) ## train four small models, compare them and write a report, in five minutes
+	$(BIN)/flexformer demo
 
 test: lint wheel ## lint, wheel and tests, without the slow ones (what CI runs)
 	$(BIN)/python -m pytest $(PARALLEL) -m "$(SLICE)"

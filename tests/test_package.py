@@ -27,13 +27,17 @@ BUILDS_ON: dict[str, set[str]] = {
     "kernels": set(),
     "ops": {"kernels"},
     "attention": {"kernels", "ops"},
+    "parallel": {"kernels", "ops"},
     "models": {"attention"},
     "convert": {"attention", "models"},
     "tasks": {"models"},
-    "training": {"models", "tasks"},
+    "training": {"models", "parallel", "tasks"},
     "distill": {"convert", "training", "tasks"},
-    "bench": {"attention", "models", "tasks"},
+    "bench": {"attention", "models", "parallel", "tasks"},
     "viz": set(),
+    "inspection": {"convert", "distill", "training"},
+    "report": {"inspection", "bench", "tasks"},
+    "demo": {"report", "training", "bench"},
 }
 BUILDS_ON["experiments"] = set(BUILDS_ON)
 BUILDS_ON["cli"] = set(BUILDS_ON)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flexformer import attention, kernels, ops
     from flexformer import models as models
+    from flexformer import parallel as parallel
     from flexformer import tasks as tasks
     from flexformer import training as training
     from flexformer.attention import ATTENTIONS, MultiheadAttention, parameter_groups
@@ -41,7 +42,7 @@ __all__ = [
     "save_adapter",
 ]
 
-_ROOMS = frozenset({"attention", "convert", "distill", "kernels", "models", "ops", "tasks", "training"})
+_ROOMS = frozenset({"attention", "convert", "distill", "kernels", "models", "ops", "parallel", "tasks", "training"})
 _HOMES = {
     "ATTENTIONS": "flexformer.attention",
     "MultiheadAttention": "flexformer.attention",

@@ -147,13 +147,14 @@ def test_parameters_stand_beside_the_papers(capsys):
 
 def test_sweep_over_frequencies_takes_language_models(tmp_path, capfd):
     pytest.importorskip("matplotlib")
-    command = ["reproduce", "frequencies", "--tasks", "[lm]", "--preset", "smoke", "--multiples", "[0.5]", "--json"]
-    command += ["--root", str(tmp_path / "data"), "--output", str(tmp_path / "out")]
+    command = ["reproduce", "n-sweep", "--tasks", "lm", "--preset", "smoke", "--multiples", "0.5", "--json"]
+    folders = {"--root": "data", "--output": "out", "--results": "results"}
+    command += [part for option, name in folders.items() for part in (option, str(tmp_path / name))]
     assert main(command) == 0
-    (point,) = json.loads(capfd.readouterr().out)
-    assert (point["task"], point["frequencies"], point["test_accuracy"]) == ("lm", 8, None)
-    assert point["test_perplexity"] > 1
-    assert (tmp_path / "out/frequencies.png").read_bytes().startswith(b"\x89PNG")
+    (cell,) = json.loads(capfd.readouterr().out)
+    assert (cell["labels"]["task"], cell["labels"]["n"]) == ("lm", 8)
+    assert cell["metrics"]["test_perplexity"] > 1
+    assert (tmp_path / "results/n-sweep/n-sweep-smoke.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_vocabularies_are_compared_by_time_and_memory(tmp_path, capsys):

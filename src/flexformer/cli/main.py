@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("flexformer.cli.demo:demo", "train four small models, compare them and write a report, in minutes"),
     "doctor": ("flexformer.cli.doctor:doctor", "check on this machine that attention is right in every form"),
     "train": ("flexformer.cli.train:train", "train a model on a task, test it and record the run"),
     "train lm": ("flexformer.cli.language:train", "train a language model on any text, test it and record the run"),
@@ -31,9 +32,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "distill": ("flexformer.cli.distill:distill", "teach kernels the attention of a pretrained model"),
     "finetune": ("flexformer.cli.finetune:finetune", "fine-tune a pretrained model on GLUE, with any attention"),
     "generate": ("flexformer.cli.generate:generate", "let a language model write, from a state of fixed size"),
+    "reproduce table1": ("flexformer.cli.reproduce:table1", "Long Range Arena with every attention"),
+    "reproduce table2": ("flexformer.cli.reproduce:table2", "language models with every causal attention"),
+    "reproduce table3": ("flexformer.cli.reproduce_glue:table3", "softmax recovered by distillation, on GLUE"),
+    "reproduce table4": ("flexformer.cli.reproduce_glue:table4", "kernels carried from one GLUE task to others"),
+    "reproduce fig2": ("flexformer.cli.reproduce_figures:fig2", "time and memory of the Retrieval model"),
+    "reproduce distill-curves": ("flexformer.cli.reproduce_figures:distill_curves", "how fast kernels learn softmax"),
     "reproduce params": ("flexformer.cli.parameters:parameters", "parameters of the language models, without weights"),
     "reproduce kernels": ("flexformer.cli.kernels:kernels", "how near every learnable kernel comes to softmax"),
-    "reproduce frequencies": ("flexformer.cli.reproduce:frequencies", "accuracy, speed and memory against n"),
+    "reproduce n-sweep": ("flexformer.cli.reproduce:n_sweep", "accuracy, speed and memory against n"),
+    "inspect": ("flexformer.cli.inspect:inspect", "look at learned kernels: spectra, curves, what they attend to"),
+    "report": ("flexformer.cli.report:report", "write one HTML file about runs, results and benchmarks"),
     "data list": ("flexformer.cli.data:list_tasks", "list the tasks, where their data comes from, and if it is there"),
     "data check": ("flexformer.cli.data:check", "read all data: counts, labels, checksums"),
     "data prepare": ("flexformer.cli.data:prepare", "generate a task's data, or see that its files are there"),
@@ -45,6 +54,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench decode": ("flexformer.cli.bench:decode", "time of one more token after long contexts"),
     "bench model": ("flexformer.cli.bench:model", "a training step of a whole model with every attention"),
     "bench vocabulary": ("flexformer.cli.bench_vocabulary:vocabulary", "the adaptive vocabulary beside a full softmax"),
+    "bench ranks": ("flexformer.cli.bench_ranks:ranks", "a sequence divided over processes, and over many more"),
     "bench report": ("flexformer.cli.bench:report", "write the benchmark page's figures from recorded runs"),
 }
 
@@ -115,7 +125,8 @@ def console() -> Console:
     from rich.console import Console
 
     plain = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=120 if plain else None, highlight=False)
+    others = os.environ.get("RANK", "0") != "0"  # of several processes under torchrun the first alone speaks
+    return Console(width=120 if plain else None, highlight=False, quiet=others)
 
 
 def closest(name: str, known: Iterable[str]) -> str:

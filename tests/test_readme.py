@@ -1,0 +1,64 @@
+"""The README: its figures are those in results/, its commands exist."""
+
+import importlib.util
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from flexformer.cli.arguments import parse
+from flexformer.cli.main import COMMANDS, GROUPS
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = [ROOT / "README.md", ROOT / "docs" / "inspecting.md"]
+
+
+@pytest.fixture(scope="module")
+def figures():
+    spec = importlib.util.spec_from_file_location("readme_figures", ROOT / "scripts" / "readme_figures.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_shows_what_results_hold(figures):
+    assert figures.page_with_figures(README) == README, (
+        "README.md and results/ have drifted apart; run python scripts/readme_figures.py"
+    )
+
+
+def test_the_picture_shows_what_results_hold(figures):
+    from PIL import Image
+
+    with Image.open(figures.PICTURE) as picture:
+        assert picture.info["Description"] == figures.digest(), (
+            "docs/images/overview.png and results/ have drifted apart; run python scripts/readme_figures.py"
+        )
+
+
+def commands():
+    for page in DOCS:
+        for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+            for line in block.splitlines():
+                words = shlex.split(line, comments=True)
+                if words[:1] == ["flexformer"]:
+                    yield shlex.join(words)
+
+
+@pytest.mark.parametrize("line", list(commands()))
+def test_a_command_that_is_shown_is_understood(line):
+    words = shlex.split(line)[1:]
+    name = " ".join(words[:2]) if " ".join(words[:2]) in COMMANDS else words[0]
+    if name in GROUPS or name.startswith("-"):
+        assert words[-1] == "--help"
+        return
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    parse(getattr(import_module(module), attribute), f"flexformer {name}", words[len(name.split()) :])
+
+
+@pytest.mark.parametrize("target", re.findall(r"^make (\S+)", README, flags=re.MULTILINE))
+def test_a_make_target_that_is_shown_exists(target):
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
