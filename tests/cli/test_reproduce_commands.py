@@ -255,6 +255,7 @@ def test_kernels_are_compared_and_their_curves_need_no_runs_of_their_own(folders
     assert {name.rpartition(".")[2] for name in folders.written("distill-curves")} == set(ENDINGS)
 
 
+@pytest.mark.slow
 def test_n_sweep_counts_frequencies(folders, tmp_path):
     arguments = ("--tasks", "listops", "--multiples", "0.5", "1", "--root", tmp_path / "data")
     assert folders.run("n-sweep", *arguments) == 0

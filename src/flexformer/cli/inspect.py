@@ -96,7 +96,8 @@ def _draw(first: Checkpoint, second: Checkpoint | None, reading: Reading | None)
     }
     others = {} if second is None else {layer: lines_of(second, layer) for layer in second.kernels}
     drawings = {}
-    title = f"{first.attention}, {first.path.resolve().name}"
+    name = first.path.resolve().name
+    title = name if name == first.attention else f"{first.attention}, {name}"
     if all(lines.density is not None for lines in rows.values()):
         cells = [_spectra(lines, others.get(layer)) for layer, lines in rows.items()]
         drawings["spectra"] = plot_grid(cells, "length", f"Spectra: {title}")
@@ -148,10 +149,10 @@ def _line(x: Tensor, y: Tensor, role: str, name: str) -> Line:
 def _table(checkpoint: Checkpoint, found: Sequence[Head]) -> Table:
     table = Table(title=f"{checkpoint.attention}, {checkpoint.path}", title_justify="left")
     read_text = found[0].attended is not None
-    headings = ["layer", "head", "frequencies\nstart", "\nlearned", "\nmoved", "norm weight\nstart", "\nlearned"]
+    headings = ["layer", "head", "freq.\nstart", "\nlearned", "\nmoved", "norm w.\nstart", "\nlearned"]
     headings += ["half\nwidth"]
     if read_text:
-        headings += ["entropy\nkernel", "\nsoftmax", "KL to\nsoftmax", "negative\nweights", "output\nerror"]
+        headings += ["entropy\nkernel", "\nsoftmax", "KL to\nsoftmax", "weights\n< 0", "output\nerror"]
     for heading in headings:
         table.add_column(heading, justify="right")
     for head in found:

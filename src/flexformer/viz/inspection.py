@@ -53,7 +53,7 @@ def plot_grid(rows: Sequence[Sequence[Cell]], x_label: str, caption: str) -> Dra
     """Small panels, a row to a layer and a column to a head, on common scales."""
     with style():
         columns = max(len(row) for row in rows)
-        figure = new_figure(max(4.5, 1.9 * columns), 0.9 + 1.5 * len(rows))
+        figure = new_figure(max(4.5, 1.9 * columns), 1.1 + 1.5 * len(rows))
         grid = figure.subplots(len(rows), columns, sharex=True, sharey=True, squeeze=False)
         names: dict[str, Any] = {}
         for i, row in enumerate(rows):
@@ -66,7 +66,7 @@ def plot_grid(rows: Sequence[Sequence[Cell]], x_label: str, caption: str) -> Dra
                 if i == len(rows) - 1:
                     axes.set_xlabel(x_label, fontsize=8)
         figure.legend(
-            names.values(), names.keys(), loc="outside upper right", ncols=len(names), fontsize=8, handlelength=1.6
+            names.values(), names.keys(), loc="outside lower center", ncols=len(names), fontsize=8, handlelength=1.6
         )
         figure.suptitle(caption, x=0.01, ha="left", fontsize=9, color=MUTED)
         return _drawing(figure)
