@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import os
@@ -144,7 +145,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(run, tmp_path, monkeypatch,
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs limits as POSIX has them")
-@pytest.mark.parametrize("name", ["report", "inspect", "train lm"])
+@pytest.mark.parametrize("name", ["report", pytest.param("inspect", marks=pytest.mark.slow), "train lm"])
 def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path, places, name):
     """Files may have 500 bytes at most: what a command writes first is longer."""
     output = tmp_path / "out" / "result"
@@ -165,7 +166,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path, place
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full to stand for a full disk")
-@pytest.mark.parametrize("name", ["data list", "reproduce params"])
+@pytest.mark.parametrize("name", ["data list", pytest.param("reproduce params", marks=pytest.mark.slow)])
 def test_output_that_cannot_be_printed_is_one_line(name):
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "flexformer", *name.split()]
@@ -194,7 +195,9 @@ def test_an_interrupt_while_writing_leaves_what_was_there(run, tmp_path, monkeyp
 def test_ctrl_c_while_measuring_is_one_line_and_writes_nothing(tmp_path):
     command = [sys.executable, "-m", "flexformer", "bench", "attention", "--lengths", "[4096]", "--rounds", "500",
                "--output", str(tmp_path / "bench")]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # A parent in the background may have interrupts ignored.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     try:
         process.wait(timeout=12)  # it is busy by then
     except subprocess.TimeoutExpired:

@@ -44,9 +44,10 @@ def page_with_figures(text: str, records: Records) -> str:
 
     def fill(match: re.Match[str]) -> str:
         name = match["name"]
-        if name not in BLOCKS:
-            raise ValueError(f"page: block {name!r} is unknown; use one of {', '.join(BLOCKS)}")
-        return f"{match['begin']}\n\n{BLOCKS[name](records)}\n\n{match['end']}"
+        known = BLOCKS | OTHER_BLOCKS
+        if name not in known:
+            raise ValueError(f"page: block {name!r} is unknown; use one of {', '.join(known)}")
+        return f"{match['begin']}\n\n{known[name](records)}\n\n{match['end']}"
 
     pattern = r"(?P<begin><!-- figures: (?P<name>[\w-]+) begin -->).*?(?P<end><!-- figures: (?P=name) end -->)"
     filled, count = re.subn(pattern, fill, text, flags=re.DOTALL)
@@ -297,6 +298,7 @@ BLOCKS: dict[str, Block] = {
     "model": model,
     "losses": losses,
 }
+OTHER_BLOCKS: dict[str, Block] = {}  # of pages on something else, by whoever writes them
 
 
 def all_lengths(records: Records, names: Iterable[str]) -> list[int]:

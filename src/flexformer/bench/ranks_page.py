@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .page import BLOCKS, COMMANDS, Records, missing, table
+from .page import COMMANDS, OTHER_BLOCKS, Records, missing, table
 
 RANKS = "ranks-1-thread"
 NAMES = {"whole": "ours", "causal": "ours, causal", "ring": "ring softmax, forward"}
@@ -75,9 +75,9 @@ def number(value: float) -> str:
     return digits
 
 
-# Beside those of the benchmark page, so that one command writes either page.
+# So that one command writes either page.
 COMMANDS[RANKS] = "flexformer bench ranks"
-BLOCKS |= {
+OTHER_BLOCKS |= {
     "ranks-checked": checked,
     "ranks-link": link,
     "ranks-whole": foretold(False, "whole"),

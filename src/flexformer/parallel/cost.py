@@ -70,7 +70,7 @@ def rounds(ranks: int, is_causal: bool) -> int:
         return 0
     if is_causal:
         return 2 * (1 + math.ceil(math.log2(ranks - 1)))
-    # Halving and doubling, as NCCL and MPI reduce messages of this size; gloo's ring takes P - 1 steps for a log2(P) here.
+    # Halving and doubling, as NCCL and MPI reduce messages of this size; gloo's ring takes P - 1 steps instead.
     return 3 * 2 * math.ceil(math.log2(ranks))
 
 

@@ -116,7 +116,7 @@ class ArrayCache:
             complete = manifest["format"] == FORMAT and manifest["settings"] == self.settings
             complete = complete and all({"bytes", "sha256"} <= set(file) for file in manifest["files"].values())
             # Names, not paths: nothing outside the folder is any business of a manifest's.
-            complete = complete and all(re.fullmatch(r"[\w.-]+\.npy", name) for name in manifest["files"])
+            complete = complete and all(re.fullmatch(r"[A-Za-z0-9_.-]{1,60}\.npy", name) for name in manifest["files"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise self._corrupt(f"{path} cannot be read") from error
         if not complete:
