@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from made_cells import kernel_cell
 
 from flexformer.experiments.curves import DistillationCurves, stable_from
-from flexformer.experiments.results import Result
 
 
 @pytest.mark.parametrize(
@@ -24,22 +24,8 @@ def test_stable_is_near_the_end_and_stays_there(points, step):
 
 def result(label, lr, seed, points):
     start, *curve = points
-    return Result(
-        table="kernels",
-        cell=f"{label}-{lr}-{seed}",
-        labels={"map": label, "attention": label, "lr": lr},
-        preset="paper",
-        seed=seed,
-        digest="",
-        command=[],
-        commit=None,
-        dirty=None,
-        versions={},
-        machine={},
-        seconds=1.0,
-        metrics={"before_kl": start[1], "after_kl": curve[-1][1]},
-        curve=[list(point) for point in curve],
-    )
+    metrics = {"before_kl": start[1], "after_kl": curve[-1][1]}
+    return kernel_cell(label, lr, seed, "paper", metrics=metrics, curve=[list(point) for point in curve])
 
 
 def test_table_shows_steps_beside_the_papers():

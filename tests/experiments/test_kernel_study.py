@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from made_cells import kernel_cell
 
 from flexformer import kernels
 from flexformer.experiments.kernels import MAPS, KernelStudy, best_cells
-from flexformer.experiments.results import Result
 
 
 def result(label, lr, seed, kl):
     figures = {"output_error": 0.1, "negative_weights": 0.0, "nonpositive_denominators": 0.0, "floored_rows": 0.0}
-    return Result(
-        table="kernels",
-        cell=f"{label}-{lr}-{seed}",
-        labels={"map": label, "attention": label, "lr": lr},
-        preset="cpu",
-        seed=seed,
-        digest="",
-        command=[],
-        commit=None,
-        dirty=None,
-        versions={},
-        machine={},
-        seconds=1.0,
-        parameters=10,
-        metrics={f"after_{name}": value for name, value in (figures | {"kl": kl}).items()},
-        curve=[[50, 2 * kl], [100, kl]],
-        details={"kl_by_layer": [kl, kl]},
-    )
+    metrics = {f"after_{name}": value for name, value in (figures | {"kl": kl}).items()}
+    measured = {"parameters": 10, "curve": [[50, 2 * kl], [100, kl]], "details": {"kl_by_layer": [kl, kl]}}
+    return kernel_cell(label, lr, seed, "cpu", metrics=metrics, **measured)
 
 
 def study(**options):

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-SOME, MANY = 200, 5000
+SOME, MANY = 100, 5000
 LONGEST = 10.0  # seconds for one file: far more than any needs
 
 PAYLOADS = (
