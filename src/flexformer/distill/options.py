@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..training import OptimizerOptions, ScheduleOptions, TrainingOptions
 from ..training.options import check
+from ..training.plain import Limited, Plain
 from .loss import LossOptions
 
 DISTILL = "distill"
@@ -68,7 +69,7 @@ class TextOptions:
 
 
 @dataclass(frozen=True)
-class DistillOptions:
+class DistillOptions(Plain):
     """Everything that decides what a distillation does.
 
     Args:
@@ -105,19 +106,9 @@ class DistillOptions:
         """What the record is filed under."""
         return DISTILL
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON and YAML."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> DistillOptions:
-        """The inverse of `as_dict`; unknown keys raise."""
-        groups = _GROUPS | {"data": TextOptions, "loss": LossOptions}
-        return cls(**{key: groups[key](**value) if key in groups else value for key, value in values.items()})
-
 
 @dataclass(frozen=True)
-class GlueOptions:
+class GlueOptions(Limited):
     """Which examples are read, and how much of them.
 
     Args:
@@ -138,11 +129,6 @@ class GlueOptions:
     train_limit: int | None = None
     validation_limit: int | None = None
     test_limit: int | None = None
-
-    def limit(self, split: str) -> int | None:
-        """How many examples of a split are read; None for all."""
-        limit: int | None = getattr(self, f"{split}_limit")
-        return limit
 
 
 @dataclass(frozen=True)
@@ -167,7 +153,7 @@ class LoraOptions:
 
 
 @dataclass(frozen=True)
-class FinetuneOptions:
+class FinetuneOptions(Plain):
     """Everything that decides what a fine-tuning does.
 
     Args:
@@ -206,19 +192,9 @@ class FinetuneOptions:
         if self.adapter is not None and self.attention == "softmax":
             raise ValueError("attention softmax has no use for an adapter; name the attention it was made for")
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON and YAML."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> FinetuneOptions:
-        """The inverse of `as_dict`; unknown keys raise."""
-        groups = _GROUPS | {"data": GlueOptions, "lora": LoraOptions}
-        return cls(**{key: groups[key](**value) if key in groups else value for key, value in values.items()})
-
 
 @dataclass(frozen=True)
-class StageOptions:
+class StageOptions(Plain):
     """The distillation between two fine-tunings, on the sentences of the task.
 
     Args:
@@ -234,17 +210,3 @@ class StageOptions:
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
     training: TrainingOptions = field(default_factory=TrainingOptions)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> StageOptions:
-        """From plain values; unknown keys raise."""
-        groups = _GROUPS | {"data": TextOptions, "loss": LossOptions}
-        return cls(**{key: groups[key](**value) for key, value in values.items()})
-
-
-_GROUPS: dict[str, Any] = {
-    "kernel": KernelOptions,
-    "optimizer": OptimizerOptions,
-    "schedule": ScheduleOptions,
-    "training": TrainingOptions,
-}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .options import OptimizerOptions, ScheduleOptions, TrainingOptions, check
+from .plain import Limited, Plain
 
 TASK = "lm"
 
 
 @dataclass(frozen=True)
-class LanguageDataOptions:
+class LanguageDataOptions(Limited):
     """Which text is read, and how much of it.
 
     Args:
@@ -36,11 +37,6 @@ class LanguageDataOptions:
     train_limit: int | None = None
     validation_limit: int | None = None
     test_limit: int | None = None
-
-    def limit(self, split: str) -> int | None:
-        """How many blocks of a split are read; None for all."""
-        limit: int | None = getattr(self, f"{split}_limit")
-        return limit
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,7 @@ class LanguageModelOptions:
 
 
 @dataclass(frozen=True)
-class LanguageOptions:
+class LanguageOptions(Plain):
     """Everything that decides what a run does.
 
     Args:
@@ -116,19 +112,3 @@ class LanguageOptions:
     def task(self) -> str:
         """How records name the task."""
         return TASK
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON and YAML."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> LanguageOptions:
-        """The inverse of `as_dict`; unknown keys raise."""
-        groups = {
-            "data": LanguageDataOptions,
-            "model": LanguageModelOptions,
-            "optimizer": OptimizerOptions,
-            "schedule": ScheduleOptions,
-            "training": TrainingOptions,
-        }
-        return cls(**{key: groups[key](**value) if key in groups else value for key, value in values.items()})

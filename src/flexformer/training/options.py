@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
+
+from .plain import Limited, Plain
 
 ScheduleName: TypeAlias = Literal["rsqrt", "cosine", "inverse-sqrt", "linear", "constant"]
 
 
 @dataclass(frozen=True)
-class DataOptions:
+class DataOptions(Limited):
     """Which examples are read, and how much of them.
 
     Args:
@@ -27,11 +29,6 @@ class DataOptions:
     train_limit: int | None = None
     validation_limit: int | None = None
     test_limit: int | None = None
-
-    def limit(self, split: str) -> int | None:
-        """How many examples of a split are read; None for all."""
-        limit: int | None = getattr(self, f"{split}_limit")
-        return limit
 
 
 @dataclass(frozen=True)
@@ -136,7 +133,7 @@ class TrainingOptions:
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(Plain):
     """Everything that decides what a run does.
 
     Args:
@@ -163,22 +160,6 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         check(self.optimizer, self.schedule, self.training)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON and YAML."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> RunOptions:
-        """The inverse of `as_dict`; unknown keys raise."""
-        groups = {
-            "data": DataOptions,
-            "model": ModelOptions,
-            "optimizer": OptimizerOptions,
-            "schedule": ScheduleOptions,
-            "training": TrainingOptions,
-        }
-        return cls(**{key: groups[key](**value) if key in groups else value for key, value in values.items()})
 
 
 def check(optimizer: OptimizerOptions, schedule: ScheduleOptions, training: TrainingOptions) -> None:
