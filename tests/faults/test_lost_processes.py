@@ -55,7 +55,7 @@ def test_process_that_does_not_answer_ends_the_run_with_a_clear_error(tmp_path, 
         ranks[1].send_signal(number)
         began = time.monotonic()
         said, _ = ranks[0].communicate(timeout=120)
-        assert ranks[0].returncode == 1
+        assert ranks[0].returncode == 1, said
         assert time.monotonic() - began < 60
         last = said.strip().splitlines()[-1]
         assert "flexformer train lm: error: process 0 lost the others at step" in last, said

@@ -108,7 +108,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         return _report(f"{program}: error: {_one_line(error)}", error.status, debug)
     except (ValueError, TypeError, OSError) as error:
-        return _report(f"{program}: error: {_one_line(error)}", FAILED, debug)
+        status = _report(f"{program}: error: {_one_line(error)}", FAILED, debug)
+        if getattr(error, "leave_at_once", False):
+            sys.stderr.flush()
+            os._exit(status)
+        return status
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in EXTRAS:

@@ -27,6 +27,9 @@ SIGNS = (
 class ProcessesGoneError(ValueError):
     """Another process of the run has died or does not answer."""
 
+    leave_at_once = True
+    """torch's threads still wait for the lost process, and can abort an interpreter that shuts down in good order"""
+
 
 def process_count() -> int:
     """How many processes `torchrun` or `accelerate launch` has started."""
