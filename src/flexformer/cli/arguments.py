@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable
 from inspect import getdoc
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin
 
 import jsonargparse
 
@@ -72,8 +72,9 @@ def parse(function: Callable[..., Any], program: str, arguments: list[str]) -> d
     )
     parser.add_argument("--config", action="config", help="Read options from this YAML file.")
     parser.add_function_arguments(function, as_group=False, as_positional=True)
-    flags = {f"--{name}" for name, hint in get_type_hints(function).items() if hint is bool}
-    lists = {name: get_args(hint)[0] for name, hint in get_type_hints(function).items() if get_origin(hint) is list}
+    hints = {action.dest: action._typehint for action in parser._actions if hasattr(action, "_typehint")}
+    flags = {f"--{name}" for name, hint in hints.items() if hint is bool}
+    lists = {name: get_args(hint)[0] for name, hint in hints.items() if get_origin(hint) is list}
     for action in parser._actions:
         if flags & set(action.option_strings):
             action.nargs = "?"  # so that the help shows the value as optional
@@ -81,8 +82,7 @@ def parse(function: Callable[..., Any], program: str, arguments: list[str]) -> d
             action.nargs, action.metavar = "+", action.dest
             action._typehint = lists[action.dest]  # type: ignore[attr-defined]  # of each word
     known = [option for action in parser._actions for option in action.option_strings]
-    hints = get_type_hints(function).items()
-    arguments = _gather(_normalise(arguments, flags), {f"--{name}" for name, hint in hints if _is_list(hint)})
+    arguments = _gather(_normalise(arguments, flags), {f"--{name}" for name, hint in hints.items() if _is_list(hint)})
     find_preset: PresetFinder | None = getattr(function, "find_preset", None)
     try:
         if find_preset is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
-from flexformer.cli.reproduce import RESULTS, Preset
+from flexformer.cli.reproduce import Preset
 from flexformer.cli.reproduce_frame import Request, reproduce
 from flexformer.experiments.kernels import RATES, KernelStudy
 from flexformer.experiments.pretrained_models import default_base, default_text
@@ -18,12 +18,7 @@ def kernels(
     rates: list[float] = list(RATES),  # noqa: B006
     seeds: list[int] = [0, 1, 2],  # noqa: B006
     root: str | None = None,
-    output: Path | None = None,
-    results: Path = RESULTS,
-    tables_only: bool = False,
-    dry_run: bool = False,
-    time_limit: float | None = None,
-    json: bool = False,
+    **how: Any,
 ) -> int:
     """Distil every learnable kernel from the same model: how near do they come to its softmax?
 
@@ -41,16 +36,10 @@ def kernels(
         rates: Learning rates to choose from.
         seeds: The first chooses the rate, the others repeat the best.
         root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
-        output: Working folder with a folder for each run; default runs/kernels.
-        results: Where JSON files of cells, tables and pictures go.
-        tables_only: Run nothing, write tables from the cells that are there.
-        dry_run: Print the cells, which are done, and how long the others would take.
-        time_limit: Minutes after which no cell is started and the running one stops, to go on another time.
-        json: Print cells as JSON; progress goes to the error stream.
 
     Example:
         flexformer reproduce kernels --base sentence-transformers/all-MiniLM-L6-v2 --text wiki.txt --seeds 0
     """
-    request = Request(maps, seeds, output, results, tables_only, dry_run, time_limit, json)
+    request = Request(maps, seeds, **how)
     study = KernelStudy(preset, root, base or default_base(preset), text or default_text(preset, root), rates)
     return reproduce(study, request)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from flexformer.cli.reproduce_frame import Request, reproduce
 from flexformer.experiments.arena_table import ArenaTable
@@ -11,7 +10,6 @@ from flexformer.experiments.frequencies import FrequencySweep
 from flexformer.experiments.language_table import LanguageTable
 
 Preset = Literal["paper", "cpu", "smoke"]
-RESULTS = Path("results")
 
 
 def table1(
@@ -20,12 +18,7 @@ def table1(
     seeds: list[int] = [0],  # noqa: B006  (never changed)
     tasks: list[str] | None = None,
     root: str | None = None,
-    output: Path | None = None,
-    results: Path = RESULTS,
-    tables_only: bool = False,
-    dry_run: bool = False,
-    time_limit: float | None = None,
-    json: bool = False,
+    **how: Any,
 ) -> int:
     """Every attention on the tasks of Long Range Arena, beside the paper's table 1.
 
@@ -39,17 +32,11 @@ def table1(
         seeds: One run of each cell for each.
         tasks: Some of listops, text, retrieval, articles, image and pathfinder; default the five there is data for.
         root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
-        output: Working folder with a folder for each run; default runs/table1.
-        results: Where JSON files of cells, tables and pictures go.
-        tables_only: Run nothing, write tables from the cells that are there.
-        dry_run: Print the cells, which are done, and how long the others would take.
-        time_limit: Minutes after which no cell is started and the running one stops, to go on another time.
-        json: Print cells as JSON; progress goes to the error stream.
 
     Example:
         flexformer reproduce table1 --preset cpu --tasks image listops --attention softmax flexformer-n --seeds 0 1 2
     """
-    request = Request(attention, seeds, output, results, tables_only, dry_run, time_limit, json)
+    request = Request(attention, seeds, **how)
     return reproduce(ArenaTable(preset, root, tasks), request)
 
 
@@ -59,12 +46,7 @@ def table2(
     seeds: list[int] = [0],  # noqa: B006  (never changed)
     corpus: str | None = None,
     root: str | None = None,
-    output: Path | None = None,
-    results: Path = RESULTS,
-    tables_only: bool = False,
-    dry_run: bool = False,
-    time_limit: float | None = None,
-    json: bool = False,
+    **how: Any,
 ) -> int:
     """Language models with softmax and every attention that has a causal form, beside the paper's table 2.
 
@@ -78,17 +60,11 @@ def table2(
         seeds: One run of each row for each.
         corpus: Another text, such as enwik8, whose table shows bits per byte.
         root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
-        output: Working folder with a folder for each run; default runs/table2.
-        results: Where JSON files of cells, tables and pictures go.
-        tables_only: Run nothing, write tables from the cells that are there.
-        dry_run: Print the cells, which are done, and how long the others would take.
-        time_limit: Minutes after which no cell is started and the running one stops, to go on another time.
-        json: Print cells as JSON; progress goes to the error stream.
 
     Example:
         flexformer reproduce table2 --preset cpu --attention softmax linear flexformer-n --seeds 0 1 2
     """
-    request = Request(attention, seeds, output, results, tables_only, dry_run, time_limit, json)
+    request = Request(attention, seeds, **how)
     return reproduce(LanguageTable(preset, root, corpus), request)
 
 
@@ -100,12 +76,7 @@ def n_sweep(
     multiples: list[float] = [0.25, 0.5, 1, 2, 4],  # noqa: B006
     corpus: str | None = None,
     root: str | None = None,
-    output: Path | None = None,
-    results: Path = RESULTS,
-    tables_only: bool = False,
-    dry_run: bool = False,
-    time_limit: float | None = None,
-    json: bool = False,
+    **how: Any,
 ) -> int:
     """Train with different numbers of frequencies n: accuracy or perplexity, speed and memory.
 
@@ -120,15 +91,9 @@ def n_sweep(
         multiples: Numbers of frequencies as multiples of the head's width.
         corpus: The text of lm, such as enwik8; default that of table2.
         root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
-        output: Working folder with a folder for each run; default runs/n-sweep.
-        results: Where JSON files of cells, tables and pictures go.
-        tables_only: Run nothing, write tables from the cells that are there.
-        dry_run: Print the cells, which are done, and how long the others would take.
-        time_limit: Minutes after which no cell is started and the running one stops, to go on another time.
-        json: Print cells as JSON; progress goes to the error stream.
 
     Example:
         flexformer reproduce n-sweep --tasks image --multiples 0.5 1 2 --preset cpu
     """
-    request = Request(attention, seeds, output, results, tables_only, dry_run, time_limit, json)
+    request = Request(attention, seeds, **how)
     return reproduce(FrequencySweep(preset, root, tasks, multiples, corpus), request)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
-from flexformer.cli.reproduce import RESULTS, Preset
+from flexformer.cli.reproduce import Preset
 from flexformer.cli.reproduce_frame import Request, reproduce
 from flexformer.experiments.curves import DistillationCurves
 from flexformer.experiments.efficiency_figure import EfficiencyFigure
@@ -17,11 +17,7 @@ def fig2(
     attention: list[str] | None = None,
     lengths: list[int] | None = None,
     threads: int = 1,
-    results: Path = RESULTS,
-    tables_only: bool = False,
-    dry_run: bool = False,
-    time_limit: float | None = None,
-    json: bool = False,
+    **how: Any,
 ) -> int:
     """Time and memory of the Retrieval model, as in the paper's figure 2, on this machine's CPU.
 
@@ -34,16 +30,11 @@ def fig2(
         attention: Some of the attentions; softmax is measured in any case. Default all.
         lengths: Of (a), instead of the preset's.
         threads: Of torch.
-        results: Where JSON files of cells, tables and pictures go.
-        tables_only: Measure nothing, write tables from the cells that are there.
-        dry_run: Print the cells and which are done.
-        time_limit: Minutes after which no cell is started.
-        json: Print cells as JSON; progress goes to the error stream.
 
     Example:
         flexformer reproduce fig2 --preset cpu --attention softmax linear flexformer-n
     """
-    request = Request(attention, [0], None, results, tables_only, dry_run, time_limit, json)
+    request = Request(attention, [0], None, **how)
     return reproduce(EfficiencyFigure(preset, None, threads, lengths), request)
 
 
@@ -55,12 +46,7 @@ def distill_curves(
     rates: list[float] = list(RATES),  # noqa: B006
     seeds: list[int] = [0, 1, 2],  # noqa: B006
     root: str | None = None,
-    output: Path | None = None,
-    results: Path = RESULTS,
-    tables_only: bool = False,
-    dry_run: bool = False,
-    time_limit: float | None = None,
-    json: bool = False,
+    **how: Any,
 ) -> int:
     """How fast kernels learn softmax: divergence over steps, and from which step on it is stable.
 
@@ -76,16 +62,10 @@ def distill_curves(
         rates: Learning rates to choose from.
         seeds: The first chooses the rate, the others repeat the best.
         root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
-        output: Working folder with a folder for each run; default runs/kernels.
-        results: Where JSON files of cells, tables and pictures go.
-        tables_only: Run nothing, write tables from the cells that are there.
-        dry_run: Print the cells, which are done, and how long the others would take.
-        time_limit: Minutes after which no cell is started and the running one stops, to go on another time.
-        json: Print cells as JSON; progress goes to the error stream.
 
     Example:
         flexformer reproduce distill-curves --maps hedgehog flexformer-n --seeds 0
     """
-    request = Request(maps, seeds, output, results, tables_only, dry_run, time_limit, json)
+    request = Request(maps, seeds, **how)
     study = DistillationCurves(preset, root, base or default_base(preset), text or default_text(preset, root), rates)
     return reproduce(study, request)

@@ -32,25 +32,27 @@ class UnfinishedError(UserError):
 class Request:
     """What was asked for beside the experiment itself.
 
+    What follows `seeds` are options of the commands, described here for all of them.
+
     Args:
-        attention: Rows to run; None for all.
+        rows: To run; None for all.
         seeds: One run of each cell for each.
-        output: The working folder; None for runs/NAME.
-        results: Where cells' files live.
-        tables_only: Run nothing.
-        dry_run: Print the plan alone.
-        time_limit: Minutes after which nothing is started.
-        json: Print results as JSON.
+        output: Working folder with a folder for each run; default runs and the command's name.
+        results: Where JSON files of cells, tables and pictures go.
+        tables_only: Run nothing, write tables from the cells that are there.
+        dry_run: Print the cells, which are done, and how long the others would take.
+        time_limit: Minutes after which no cell is started and the running one stops, to go on another time.
+        json: Print cells as JSON; progress goes to the error stream.
     """
 
-    attention: list[str] | None
+    rows: list[str] | None
     seeds: list[int]
-    output: Path | None
-    results: Path
-    tables_only: bool
-    dry_run: bool
-    time_limit: float | None
-    json: bool
+    output: Path | None = None
+    results: Path = Path("results")
+    tables_only: bool = False
+    dry_run: bool = False
+    time_limit: float | None = None
+    json: bool = False
 
     def working_folder(self, experiment: Experiment) -> Path:
         return Path("runs", experiment.source or experiment.name) if self.output is None else self.output
@@ -73,7 +75,7 @@ def reproduce(experiment: Experiment, request: Request) -> int:
 
 
 def _plan(experiment: Experiment, request: Request, screen: Console) -> None:
-    attentions = experiment.check(request.attention)
+    attentions = experiment.check(request.rows)
     known, _ = experiment.results(request.results)
     cells = by_seed(experiment.cells(attentions, request.seeds))
     cells += experiment.following(known, attentions, request.seeds)
@@ -95,7 +97,7 @@ def _run(experiment: Experiment, request: Request, screen: Console) -> None:
         lambda line: screen.print(line, soft_wrap=True),
         None if limit is None else time.monotonic() + 60 * limit,
     )
-    attentions = experiment.check(request.attention)
+    attentions = experiment.check(request.rows)
     try:
         found = finish(by_seed(experiment.cells(attentions, request.seeds)), places, experiment.details)
         if found is not None:

