@@ -56,6 +56,13 @@ def test_distill_as_json_holds_record_and_report(command):
     assert found["report"]["after"]["outputs"]["perplexity"] > 1
 
 
+def test_convert_is_for_one_process(command, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    status, _, err = command("convert", "decoder", "corpus.txt", *SHORT)
+    assert status == 2
+    assert "runs on one process; distil on several with flexformer distill" in err
+
+
 def test_convert_reports_layers_outputs_and_costs(command, tmp_path):
     status, out, err = command("convert", "decoder", "corpus.txt", "--output", "x", "--lengths", "[16,64]", *SHORT)
     assert (status, err) == (0, "")

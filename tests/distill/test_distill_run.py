@@ -124,7 +124,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_kernels(place, tmp_path, monk
 
 
 def test_portions_of_a_batch_add_up(place, tmp_path):
-    given = options(place, "bert", "hedgehog", data=TextOptions(max_length=24, min_length=23, validation_limit=4))
+    given = options(place, "bert", "hedgehog", data=TextOptions(max_length=24, validation_limit=4))
     records = [
         distill(replace(given, training=replace(given.training, accumulation=n)), tmp_path / str(n), SILENT)
         for n in (1, 3)

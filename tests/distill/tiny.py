@@ -26,6 +26,7 @@ SIZES: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 KINDS = {
     "bert": ("BertModel", "BertConfig", {}),
     "llama": ("LlamaForCausalLM", "LlamaConfig", {"num_key_value_heads": 2}),
@@ -54,9 +55,9 @@ def model(kind: str = "bert", **changes: Any) -> PreTrainedModel:
     return getattr(transformers, name)(getattr(transformers, config)(**{**SIZES, **options, **changes})).eval()
 
 
-def save(folder: Path, kind: str = "bert") -> str:
+def save(folder: Path, kind: str = "bert", **changes: Any) -> str:
     """A folder as `from_pretrained` takes it."""
-    model(kind).save_pretrained(folder)
+    model(kind, **changes).save_pretrained(folder)
     tokenizer(kind).save_pretrained(folder)
     return str(folder)
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from flexformer import bench
@@ -315,7 +314,7 @@ def _plot(record: dict[str, Any], target: Path) -> list[str]:
 @contextmanager
 def _progress() -> Iterator[Report]:
     """A bar on the terminal; elsewhere a line now and then. On stderr, for stdout may be JSON."""
-    screen = Console(stderr=True, highlight=False)
+    screen = console(errors=True)
     if screen.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         with Progress(*columns, console=screen, transient=True) as bar:

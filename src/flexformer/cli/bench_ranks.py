@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from flexformer import bench
@@ -59,7 +58,7 @@ def ranks(
     if smoke:
         options = dataclasses.replace(options, lengths=(96,), heads=2, dim=8, rounds=2)
     load_before, started = load(), time.perf_counter()
-    with Console(stderr=True).status("starting") as status:
+    with console(errors=True).status("starting") as status:
         found = measure_ranks(options, lambda what, done, total: status.update(f"{what} ({done}/{total})"))
     given = {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(options).items()}
     record = bench.new_record("ranks", given, found, time.perf_counter() - started, load_before)

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from flexformer import bench
@@ -52,7 +51,7 @@ def vocabulary(
     if smoke:
         options = dataclasses.replace(options, words=5000, width=32, cutoffs=(500, 2000), tokens=64, rounds=2)
     load_before, started = load(), time.perf_counter()
-    with Console(stderr=True).status("starting") as status:
+    with console(errors=True).status("starting") as status:
         found = measure_vocabulary(options, lambda what, done, total: status.update(f"{what} ({done}/{total})"))
     given = {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(options).items()}
     record = bench.new_record("vocabulary", given, found, time.perf_counter() - started, load_before)

@@ -7,16 +7,16 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from flexformer.cli.arguments import with_presets
 from flexformer.cli.distill import find_preset, layer_table, output_table
 from flexformer.cli.interruption import reported
-from flexformer.cli.main import console
+from flexformer.cli.main import UsageError, console, print_json
 from flexformer.distill import DistillOptions, KernelOptions, LossOptions, TextOptions, procedures
 from flexformer.distill.job import ADAPTER, REPORT
 from flexformer.experiments.conversion import MODELS, Cost, as_rows, costs, lengths_for, page
+from flexformer.parallel.processes import process_count
 from flexformer.training import OptimizerOptions, ScheduleOptions, TrainingOptions
 from flexformer.training.atomic import write_json, write_text
 
@@ -69,8 +69,10 @@ def convert(
     """
     options = DistillOptions(base, text, attention, preset, seed, kernel, data, loss, optimizer, schedule, training)
     folder = Path("runs", f"convert-{Path(base).name}-{attention}-{preset}-{seed}") if output is None else output
+    if process_count() > 1:
+        raise UsageError("convert measures costs and runs on one process; distil on several with flexformer distill")
     measured_at = lengths_for(base, lengths)
-    screen = Console(stderr=True, highlight=False) if json else console()
+    screen = console(json)
     with reported():
         record = procedures.distill(options, folder, screen, ["flexformer", *sys.argv[1:]])
     with screen.status("measuring costs") as status:
@@ -85,7 +87,7 @@ def convert(
     write_json(folder / COSTS, as_rows(measured))
     write_text(folder / PAGE, page(report, measured))
     if json:
-        print(json_format.dumps({**asdict(record), "report": report, "costs": as_rows(measured)}))
+        print_json({**asdict(record), "report": report, "costs": as_rows(measured)})
         return 0
     for table in (layer_table(report), output_table(report), _cost_table(measured)):
         screen.print(table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from flexformer import tasks
-from flexformer.cli.main import console
+from flexformer.cli.main import console, print_json
 from flexformer.tasks import inspection, paper
 from flexformer.tasks.base import SPLITS, data_root
 from flexformer.tasks.progress import Progress, silent
@@ -43,7 +42,7 @@ def list_tasks(root: str | None = None, json: bool = False) -> None:
     if json:
         rows = [asdict(task.describe()) | {"found": found[task.name]} for task in built]
         datasets = [asdict(row) for row in paper.DATASETS]
-        print(json_format.dumps({"root": str(folder), "tasks": rows, "datasets": datasets}))
+        print_json({"root": str(folder), "tasks": rows, "datasets": datasets})
         return
     screen = console()
     table = Table(title=f"Tasks, with data in {folder}", title_justify="left", show_lines=True)
@@ -77,7 +76,7 @@ def check(task: str | None = None, root: str | None = None, json: bool = False) 
         with _progress(screen, f"checking {variant.name}", hidden=json) as progress:
             findings.append(inspection.check(variant, progress))
     if json:
-        print(json_format.dumps({"root": str(data_root(root)), "findings": [asdict(finding) for finding in findings]}))
+        print_json({"root": str(data_root(root)), "findings": [asdict(finding) for finding in findings]})
     else:
         _print_findings(screen, findings, str(data_root(root)))
     bad = [f for f in findings if f.state == "corrupt" or (task is not None and f.state == "missing")]
@@ -143,7 +142,7 @@ def prepare(
     files = [str(path) for path in built.files()]
     if json:
         record = {"task": task, "counts": counts, "files": files, "seconds": round(seconds, 3), "sheet": written}
-        print(json_format.dumps(record))
+        print_json(record)
         return
     numbers = ", ".join(f"{count:,} {split}" for split, count in counts.items())
     where = built.files()[0].parent if files else source

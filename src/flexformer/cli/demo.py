@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from flexformer.cli.interruption import reported
@@ -31,7 +30,7 @@ def demo(output: Path = Path("runs/demo"), minutes: float = 5.0, seed: int = 0, 
     Example:
         flexformer demo --minutes 5 --output runs/demo
     """
-    screen = Console(stderr=True, highlight=False) if json else console()
+    screen = console(json)
     with reported():
         outcome = run(output, minutes, seed, screen, ["flexformer", *sys.argv[1:]])
     if json:

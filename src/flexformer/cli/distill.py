@@ -8,12 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from flexformer.cli.arguments import with_presets
 from flexformer.cli.interruption import reported
-from flexformer.cli.main import UsageError, console
+from flexformer.cli.main import UsageError, console, print_json
 from flexformer.distill import DistillOptions, KernelOptions, LossOptions, TextOptions, procedures
 from flexformer.distill.job import ADAPTER, REPORT
 from flexformer.experiments.presets import pretrained as presets
@@ -77,12 +76,12 @@ def distill(
     """
     options = DistillOptions(base, text, attention, preset, seed, kernel, data, loss, optimizer, schedule, training)
     folder = Path("runs", f"distill-{Path(base).name}-{attention}-{preset}-{seed}") if output is None else output
-    screen = Console(stderr=True, highlight=False) if json else console()
+    screen = console(json)
     with reported():
         record = procedures.distill(options, folder, screen, ["flexformer", *sys.argv[1:]])
     report = json_format.loads((folder / REPORT).read_text(encoding="utf-8"))
     if json:
-        print(json_format.dumps({**asdict(record), "report": report}))
+        print_json({**asdict(record), "report": report})
         return 0
     screen.print(layer_table(report))
     screen.print(output_table(report))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json as json_format
 import math
 import platform
 import time
@@ -15,7 +14,7 @@ from rich.progress import track
 from rich.table import Table
 
 from flexformer import ATTENTIONS, __version__, kernels
-from flexformer.cli.main import console
+from flexformer.cli.main import console, print_json
 from flexformer.ops.forms import FORMS, Comparison, compare
 
 LENGTH = 63
@@ -44,7 +43,7 @@ def doctor(json: bool = False) -> int:
     errors = worst_errors(screen, show_progress=not json)
     healthy = all(error < TOLERANCE for row in errors.values() for error in row.values())
     if json:
-        print(json_format.dumps({"machine": machine, "errors": errors, "tolerance": TOLERANCE, "healthy": healthy}))
+        print_json({"machine": machine, "errors": errors, "tolerance": TOLERANCE, "healthy": healthy})
     else:
         _print_errors(screen, errors)
         seconds = time.perf_counter() - started

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json as json_format
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
 from rich.table import Table
 
-from flexformer.cli.main import console
+from flexformer.cli.main import console, print_json
 from flexformer.training import evaluate as evaluate_run
 
 
@@ -36,12 +34,12 @@ def evaluate(
     Example:
         flexformer evaluate runs/listops --split validation
     """
-    screen = Console(stderr=True, highlight=False) if json else console()
+    screen = console(json)
     record, found = evaluate_run(run, screen, split, limit, batch_size, root)
     if json:
         about = {"task": record.task, "attention": record.attention, "scale": record.scale, "status": record.status}
         facts = {"split": found.split, "examples": found.examples, **found.metrics, "weights": found.weights}
-        print(json_format.dumps({**about, "run": str(run), **facts}))
+        print_json({**about, "run": str(run), **facts})
         return 0
     table = Table(title=f"{record.task}, {record.attention}, {record.scale} scale", title_justify="left")
     for heading in ("split", "examples", *(name.replace("_", " ") for name in found.metrics), "weights"):

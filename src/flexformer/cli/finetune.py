@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json as json_format
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
 from rich.table import Table
 
 from flexformer.cli.arguments import with_presets
 from flexformer.cli.interruption import reported
-from flexformer.cli.main import UsageError, console
+from flexformer.cli.main import UsageError, console, print_json
 from flexformer.distill import FinetuneOptions, GlueOptions, KernelOptions, LoraOptions, procedures
 from flexformer.distill.options import TEXT_PREFIX, StageOptions
 from flexformer.experiments.presets import pretrained as presets
@@ -100,7 +98,7 @@ def finetune(
     folder = Path("runs", f"{name}-{attention}-{preset}-{seed}") if output is None else output
     if reference is not None and procedure != "recover":
         raise UsageError(f"reference {reference} is of use with --procedure recover only")
-    screen = Console(stderr=True, highlight=False) if json else console()
+    screen = console(json)
     command = ["flexformer", *sys.argv[1:]]
     with reported():
         if procedure == "recover":
@@ -109,7 +107,7 @@ def finetune(
         else:
             records = {"finetuned": procedures.finetune(options, folder, screen, command)}
     if json:
-        print(json_format.dumps({name: asdict(record) for name, record in records.items()}))
+        print_json({name: asdict(record) for name, record in records.items()})
         return 0
     screen.print(_table(task, records))
     screen.print(f"{folder} holds records, logs and models.", soft_wrap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.cache_utils import Cache
 
 from flexformer.bench.generation import TokenCost, token_costs, with_attention
-from flexformer.cli.main import UserError, console
+from flexformer.cli.main import UserError, console, print_json
 from flexformer.convert import load as load_converted
 from flexformer.convert import manifest
 from flexformer.convert.swap import CONFIG_KEY
@@ -69,7 +68,7 @@ def generate(
     for name, value in (("tokens", tokens), ("beams", beams)):
         if value < 1:
             raise UserError(f"{name} {value} is too small; use 1 or more")
-    notes = Console(stderr=True, highlight=False)
+    notes = console(errors=True)
     how: dict[str, Any] = {"do_sample": False, "num_beams": beams}
     if not greedy and beams == 1:
         how = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
@@ -83,7 +82,7 @@ def generate(
         written = _write(model, tokenizer, ids, how | {"max_new_tokens": tokens, "prefill_chunk_size": chunk}, not json)
         costs = [] if rival is None else _compare((model, rival), contexts, notes)
     if json:
-        print(json_format.dumps({"prompt": prompt, **asdict(written), "costs": [asdict(cost) for cost in costs]}))
+        print_json({"prompt": prompt, **asdict(written), "costs": [asdict(cost) for cost in costs]})
         return 0
     notes.print(
         f"{written.tokens} tokens, {written.tokens_per_second:.0f} a second; {_size(written.state_bytes)} remember "

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json as json_format
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from flexformer.cli.arguments import with_presets
-from flexformer.cli.main import UsageError, UserError, console
+from flexformer.cli.main import UsageError, UserError, console, print_json
 from flexformer.experiments import presets
-from flexformer.parallel.processes import is_first_process
 from flexformer.training import (
     LanguageDataOptions,
     LanguageJob,
@@ -83,14 +80,14 @@ def train(
     """
     options = LanguageOptions(attention, preset, seed, data, model, optimizer, schedule, training)
     folder = Path("runs", f"{TASK}-{attention}-{preset}-{seed}") if output is None else output
-    screen = Console(stderr=True, highlight=False) if json else console()
+    screen = console(json)
     try:
         record = run_job(LanguageJob(options), folder, screen, ["flexformer", *sys.argv[1:]])
     except RunInterruptedError as stopped:
         raise _StoppedError(stopped) from stopped
-    if json and is_first_process():
-        print(json_format.dumps(asdict(record)))
-    elif not json:
+    if json:
+        print_json(asdict(record))
+    else:
         screen.print(_table(record))
         screen.print(f"{folder} holds the record, the log and the model.", soft_wrap=True)
         screen.print(f"Let it write: flexformer generate {folder}", soft_wrap=True)

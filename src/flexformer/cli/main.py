@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import json
 import os
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flexformer import __version__
 
@@ -121,16 +122,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report(f"{program}: error: {missing} is not installed; {remedy}", FAILED, debug)
 
 
-def console() -> Console:
+def console(errors: bool = False) -> Console:
     """A rich console for tables and progress: in colour and as wide as the terminal, plain elsewhere.
 
     Rich takes 80 columns where there is no terminal, which would cut tables that go to a file or a pipe.
+
+    Args:
+        errors: Write to the error stream, where JSON goes to standard output.
     """
     from rich.console import Console
 
-    plain = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    others = os.environ.get("RANK", "0") != "0"  # of several processes under torchrun the first alone speaks
-    return Console(width=120 if plain else None, highlight=False, quiet=others)
+    plain = not (sys.stderr if errors else sys.stdout).isatty() and "COLUMNS" not in os.environ
+    return Console(stderr=errors, width=120 if plain else None, highlight=False, quiet=not _speaks())
+
+
+def print_json(value: Any) -> None:
+    """Print as JSON on one line."""
+    if _speaks():
+        print(json.dumps(value))
+
+
+def _speaks() -> bool:
+    """Of several processes under torchrun the first alone does."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def closest(name: str, known: Iterable[str]) -> str:

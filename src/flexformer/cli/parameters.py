@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json as json_format
 from dataclasses import asdict
 
 from rich.table import Table
 
-from flexformer.cli.main import console
+from flexformer.cli.main import console, print_json
 from flexformer.experiments.parameters import Count, counts
 
 
@@ -24,7 +23,7 @@ def parameters(json: bool = False) -> int:
     """
     found = counts()
     if json:
-        print(json_format.dumps([asdict(count) for count in found]))
+        print_json([asdict(count) for count in found])
     else:
         console().print(_table(found))
     return 0

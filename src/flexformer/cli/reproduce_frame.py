@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import math
 import sys
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table as ScreenTable
 
-from flexformer.cli.main import UserError, console
+from flexformer.cli.main import UserError, console, print_json
 from flexformer.experiments.estimate import Planned, plan
 from flexformer.experiments.experiment import Experiment, Shown
 from flexformer.experiments.grid import GridError, Places, by_seed, finish
@@ -64,7 +63,7 @@ def reproduce(experiment: Experiment, request: Request) -> int:
         raise ValueError("seeds is empty; name at least one")
     if request.time_limit is not None and not request.time_limit > 0:
         raise ValueError(f"time_limit {request.time_limit} leaves no time; use more than 0 minutes")
-    screen = Console(stderr=True, highlight=False) if request.json else console()
+    screen = console(request.json)
     if request.dry_run:
         _plan(experiment, request, screen)
         return 0
@@ -82,7 +81,7 @@ def _plan(experiment: Experiment, request: Request, screen: Console) -> None:
     with screen.status("planning") as status:
         planned = plan(cells, known, request.results, request.working_folder(experiment), status.update)
     if request.json:
-        print(json_format.dumps([asdict(each) for each in planned]))
+        print_json([asdict(each) for each in planned])
     else:
         screen.print(plan_table(planned, experiment.stem))
 
@@ -113,7 +112,7 @@ def _run(experiment: Experiment, request: Request, screen: Console) -> None:
 def _print(made: Shown, screen: Console, experiment: Experiment, request: Request) -> None:
     if request.json:
         found, _ = experiment.results(request.results)
-        print(json_format.dumps([asdict(result) for result in found]))
+        print_json([asdict(result) for result in found])
         return
     for table in made.tables:
         screen.print(screen_table(table))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ class Distiller(nn.Module):
         model: A converted model.
         loss: What kernels learn from.
     """
+
+    accepts_loss_kwargs = True  # of `Trainer`, which then counts the tokens of all portions of a batch
 
     def __init__(self, model: nn.Module, loss: LossOptions | None = None) -> None:
         super().__init__()
@@ -78,12 +81,19 @@ class Distiller(nn.Module):
         with torch.no_grad(), observing(observe):
             body(**inputs)
 
+    @staticmethod
+    def count_items(batch: Mapping[str, Tensor]) -> Tensor:
+        """How many tokens a batch has, for `num_items_in_batch`."""
+        mask = batch.get("attention_mask")
+        return torch.ones_like(batch["input_ids"]).sum() if mask is None else (mask != 0).sum()
+
     def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
+        num_items_in_batch: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Compare all kernels with softmax attention on a batch.
 
@@ -92,6 +102,8 @@ class Distiller(nn.Module):
             attention_mask: (B, T), 0 at padding.
             token_type_ids: (B, T), for models that take them.
             labels: Not used; trainers measure only batches that have them.
+            num_items_in_batch: Of how many tokens this batch is a portion; its loss is their mean's share. By default
+                it is the whole.
 
         Returns:
             "loss", the mean over layers, differentiable in training mode; in evaluation mode also "sums", (B, layers,
@@ -104,13 +116,15 @@ class Distiller(nn.Module):
             return found[call.layer].output
 
         self._read(observe, input_ids, attention_mask, token_type_ids)
+        read = {"input_ids": input_ids} if attention_mask is None else {"attention_mask": attention_mask}
+        share = 1.0 if num_items_in_batch is None else self.count_items(read) / num_items_in_batch
         compared = [found[layer] for layer in self.layers]
         loss = torch.stack([each.loss for each in compared]).mean()
         if not self.training:
-            return {"loss": loss, "sums": _stack([each.sums for each in compared if each.sums is not None])}
+            return {"loss": share * loss, "sums": _stack([each.sums for each in compared if each.sums is not None])}
         gradients = [gradient / len(compared) for each in compared for gradient in each.gradients]
         parameters = [p for kernel in self.kernels for p in kernel.trained_parameters()]  # type: ignore[operator]
-        return {"loss": _KnownGradients.apply(loss, gradients, *parameters)}
+        return {"loss": share * _KnownGradients.apply(loss, gradients, *parameters)}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Module:
         self.model._apply(fn, recurse)

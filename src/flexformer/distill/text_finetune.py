@@ -27,27 +27,47 @@ class Writer(nn.Module):
         model: A transformers model with a head for tokens.
     """
 
+    accepts_loss_kwargs = True  # of `Trainer`, which then counts the tokens of all portions of a batch
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+    @staticmethod
+    def count_items(batch: Mapping[str, Tensor]) -> Tensor:
+        """How many tokens of a batch are scored, for `num_items_in_batch`."""
+        return _scored(batch["attention_mask"]).sum()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | None = None,
+    ) -> dict[str, Tensor]:
         """Read sequences.
 
         Args:
             input_ids: (B, T).
             attention_mask: (B, T), 0 at padding.
             labels: Not used; trainers measure only batches that have them.
+            num_items_in_batch: What the summed loss is divided by; by default the number of tokens scored.
 
         Returns:
             "loss", the mean of -log p of each token given those before it, and "logits" (B, 2), the sum of these over
             a sequence and how many they are.
         """
         logits = self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits[:, :-1].float()
-        counted = (attention_mask[:, 1:] * attention_mask[:, :-1]).to(logits.dtype)
+        counted = _scored(attention_mask).to(logits.dtype)
         surprise = nn.functional.cross_entropy(logits.transpose(1, 2), input_ids[:, 1:], reduction="none") * counted
         sums = torch.stack((surprise.sum(1), counted.sum(1)), dim=1)
-        return {"loss": surprise.sum() / counted.sum().clamp_min(1.0), "logits": sums.detach()}
+        count = counted.sum().clamp_min(1.0) if num_items_in_batch is None else num_items_in_batch
+        return {"loss": surprise.sum() / count, "logits": sums.detach()}
+
+
+def _scored(mask: Tensor) -> Tensor:
+    """(B, T) to (B, T - 1): tokens that have one before them."""
+    return mask[:, 1:] * mask[:, :-1]
 
 
 class TextFinetuneJob(PretrainedJob):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -73,6 +74,12 @@ class CausalLM(FlexformerPreTrainedModel, GenerationMixin):
     def create_masks_for_generate(attention_mask: Tensor | None, **_: Any) -> Tensor | None:
         """Leave masks as they are, where `generate()` would expand them for caches of fixed length."""
         return attention_mask
+
+    @staticmethod
+    def count_items(batch: Mapping[str, Tensor]) -> Tensor:
+        """How many tokens of a batch are scored, for `num_items_in_batch`."""
+        targets = batch["shift_labels"] if "shift_labels" in batch else _shifted(batch["labels"])
+        return (targets != IGNORED).sum()
 
     @can_return_tuple
     def forward(

@@ -83,7 +83,7 @@ class LanguageJob(Job):
 
 
 class LanguageTrainer(TaskTrainer):
-    """Evaluates by what every block adds up to, without logits, and counts tokens for portions of a batch."""
+    """Evaluates by what every block adds up to, without logits."""
 
     def __init__(self, model: nn.Module, task: LanguageJob, *args: Any, **kwargs: Any) -> None:
         super().__init__(model, task, *args, **kwargs)
@@ -101,11 +101,6 @@ class LanguageTrainer(TaskTrainer):
         with torch.no_grad(), self.compute_loss_context_manager():
             surprise = model(**inputs).surprise
         return None, surprise.double().sum(1), (inputs["shift_labels"] != IGNORED).sum(1)
-
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | int | None:
-        # `Trainer` counts only where there are "labels".
-        named = [batch | {"labels": batch["shift_labels"]} for batch in batch_samples]
-        return super()._get_num_items_in_batch(named, device)
 
 
 def build_language_model(

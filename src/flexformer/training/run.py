@@ -21,7 +21,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from .. import tasks
 from ..models import Classifier, DualEncoder, DualEncoderConfig, EncoderConfig
-from ..parallel.processes import ProcessesGoneError, agreed, describe_processes, processes_are_gone
+from ..parallel.processes import ProcessesGoneError, agreed, describe_processes, is_first_process, processes_are_gone
 from ..tasks import Split, Task, TaskDataset
 from . import checkpoints
 from .callbacks import DivergedError, LogFile, ShowProgress, StopOnSignal, read_log
@@ -69,7 +69,7 @@ def run_job(job: Job, output: Path, console: Console, command: list[str] | None 
     """`run` for what is not a task of ours; arguments and errors as there."""
     options, folder = job.options, RunFolder(output)
     # Of several processes under torchrun the first alone keeps the folder.
-    first = os.environ.get("RANK", "0") == "0"
+    first = is_first_process()
     with folder.locked() if first else contextlib.nullcontext(), quiet_libraries():
         record = folder.check(options) if first else folder.read()
         if record is not None and record.status == "finished":
@@ -256,6 +256,7 @@ def _finish(folder: RunFolder, record: Record, trainer: TaskTrainer, job: Job) -
         _save_model(folder, trainer, job)
         folder.write(record)
         shutil.rmtree(folder.checkpoints, ignore_errors=True)
+    trainer.accelerator.wait_for_everyone()  # what follows on any of them may read what the first has written
     return record
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,9 @@ class TaskTrainer(Trainer):
             callbacks=list(callbacks),
         )
         self.remove_callback(PrinterCallback)  # prints every log entry as a dict
+        # `Trainer` takes every model with **kwargs for one that divides its loss by the number of items, but those that
+        # classify average over their own examples: losses would grow with the number of processes and portions.
+        self.model_accepts_loss_kwargs = getattr(model, "accepts_loss_kwargs", False)
 
     @property
     def seconds(self) -> float:
@@ -109,6 +112,16 @@ class TaskTrainer(Trainer):
         self.state.num_input_tokens_seen += self._count_tokens(inputs)
         return super().training_step(model, inputs, num_items_in_batch)
 
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | int | None:
+        if not self.model_accepts_loss_kwargs:
+            return None
+        # `Trainer` counts "labels", which need not be what the loss is a mean over.
+        count: Callable[[Mapping[str, Tensor]], Tensor] = self.network.count_items  # type: ignore[assignment]
+        return self._over_processes(torch.stack([count(batch) for batch in batch_samples]).sum().to(device))
+
+    def _over_processes(self, count: Tensor) -> Tensor:
+        return self.accelerator.reduce(count) if self.args.world_size > 1 else count
+
     def _count_tokens(self, inputs: Mapping[str, Tensor]) -> int:
         count = 0
         for suffix in ("", "_2"):
@@ -117,9 +130,7 @@ class TaskTrainer(Trainer):
                 count += int(mask.sum())
             elif (ids := inputs.get(f"input_ids{suffix}")) is not None:
                 count += ids.numel()
-        if self.args.world_size > 1:
-            count = int(self.accelerator.reduce(torch.tensor(count, device=self.args.device)).item())
-        return count
+        return int(self._over_processes(torch.tensor(count, device=self.args.device)))
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         # Evaluations draw random numbers, the loaders' seeds and Reformer's hashes among them. Here they are the same
