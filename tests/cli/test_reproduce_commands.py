@@ -240,6 +240,20 @@ def test_table4_carries_kernels_to_other_tasks(folders, pretrained):
     assert "| STS-B: flexformer-n |" in text
 
 
+def test_sentence_encoders_are_scored_as_converted_distilled_and_fine_tuned(folders, pretrained):
+    base, root, text = pretrained
+    given = ["--base", base, "--root", root, "--text", text, "--seeds", "0", "--attention", "softmax", "flexformer-n"]
+    assert folders.run("sentences", *given) == 0
+    cells = folders.cells("sentences")
+    own, linear = (cells[f"tiny-bert-{name}-smoke-seed0"] for name in ("softmax", "flexformer-n"))
+    assert "distilled" not in own["details"]
+    assert len({own["details"]["converted"], linear["details"]["converted"], linear["details"]["distilled"]}) == 3
+    assert linear["stages"][0]["metrics"]["after_embedding_cosine"] > 0.5
+    table = folders.written("sentences")["sentences-tiny-bert-smoke.md"].decode()
+    assert f"{100 * linear['details']['distilled']:.2f}" in table
+    assert f"{100 * linear['metrics']['test_spearman']:.2f}" in table
+
+
 def test_kernels_are_compared_and_their_curves_need_no_runs_of_their_own(folders, pretrained, capfd):
     base, _, text = pretrained
     shared = ("--base", base, "--text", text, "--rates", "0.01", "--seeds", "0", "1")
@@ -282,7 +296,8 @@ def test_fig2_measures_lengths_and_attentions(tmp_path, capfd):
 
 
 @pytest.mark.parametrize(
-    "table", ["table1", "table2", "table3", "table4", "fig2", "kernels", "distill-curves", "n-sweep", "params"]
+    "table",
+    ["table1", "table2", "table3", "table4", "fig2", "kernels", "distill-curves", "sentences", "n-sweep", "params"],
 )
 def test_every_command_explains_itself(table, capsys):
     assert main(["reproduce", table, "--help"]) == 0

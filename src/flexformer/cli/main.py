@@ -41,6 +41,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reproduce distill-curves": ("flexformer.cli.reproduce_figures:distill_curves", "how fast kernels learn softmax"),
     "reproduce params": ("flexformer.cli.parameters:parameters", "parameters of the language models, without weights"),
     "reproduce kernels": ("flexformer.cli.kernels:kernels", "how near every learnable kernel comes to softmax"),
+    "reproduce sentences": (
+        "flexformer.cli.reproduce_glue:sentences",
+        "what a linear sentence encoder keeps",
+    ),
     "reproduce n-sweep": ("flexformer.cli.reproduce:n_sweep", "accuracy, speed and memory against n"),
     "inspect": ("flexformer.cli.inspect:inspect", "look at learned kernels: spectra, curves, what they attend to"),
     "report": ("flexformer.cli.report:report", "write one HTML file about runs, results and benchmarks"),

