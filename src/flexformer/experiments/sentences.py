@@ -29,6 +29,7 @@ from .tables import Column, Row, Table, Value
 
 TASK = "stsb"
 PRESETS = ("cpu", "smoke")
+STEPS = ("converted", "distilled", "fine-tuned")
 
 
 @dataclass(frozen=True)
@@ -112,30 +113,23 @@ class SentenceStudy(Experiment):
         return SentenceCell(self.name, name, labels, self.preset, Stage(name, "finetune", options, needs))
 
     def tables(self, found: Sequence[Result]) -> list[Table]:
-        steps = ("converted", "distilled", "fine-tuned")
         columns = (
             Column("KL", "distilled", 3, "lower"),
             Column("cosine", "distilled", 3),
-            *(Column(step, "STS-B dev, Spearman x 100", 2) for step in steps),
+            *(Column(step, "STS-B dev, Spearman x 100", 2) for step in STEPS),
             Column("seeds", "", 0, None),
         )
         rows = []
         for name in self.rows():
-            own = [result for result in found if result.labels["attention"] == name]
+            own = _of(name, found)
             learned = [result.stages[0]["metrics"] for result in own if result.stages]
-            rows.append(
-                Row(
-                    name,
-                    (
-                        Value.of([metrics["after_kl"] for metrics in learned]),
-                        Value.of([metrics["after_embedding_cosine"] for metrics in learned]),
-                        *(Value.of([100 * r.details[step] for r in own if step in r.details]) for step in steps[:2]),
-                        Value.of([100 * r.metrics["test_spearman"] for r in own]),
-                        Value(float(len(own))) if own else None,
-                    ),
-                    unranked=name == SOFTMAX,
-                )
+            values = (
+                Value.of([metrics["after_kl"] for metrics in learned]),
+                Value.of([metrics["after_embedding_cosine"] for metrics in learned]),
+                *(_spearman(step, own) for step in STEPS),
+                Value(float(len(own))) if own else None,
             )
+            rows.append(Row(name, values, unranked=name == SOFTMAX))
         notes = (
             f"{self.runs.slug}, distilled on plain text, then fine-tuned on STS-B as a sentence encoder: the cosine of "
             "mean-pooled hidden states. KL is that of attention weights to softmax's, mean over layers; cosine is of "
@@ -144,3 +138,22 @@ class SentenceStudy(Experiment):
         )
         title = f"A sentence encoder made linear, {self.preset} scale"
         return [Table(self.stem, title, "attention", columns, tuple(rows), notes)]
+
+    def plot(self, tables: Sequence[Table], found: Sequence[Result]) -> dict[str, bytes]:
+        from flexformer.viz.sentences import plot_sentences
+
+        means = {name: [_spearman(step, _of(name, found)) for step in STEPS] for name in self.rows()}
+        original, _, reference = ((None if value is None else value.mean) for value in means.pop(SOFTMAX))
+        shown = {name: [value.mean for value in values if value] for name, values in means.items() if all(values)}
+        return plot_sentences(STEPS, shown, original, reference) if shown else {}
+
+
+def _of(attention: str, found: Sequence[Result]) -> list[Result]:
+    return [result for result in found if result.labels["attention"] == attention]
+
+
+def _spearman(step: str, own: Sequence[Result]) -> Value | None:
+    """In per cent, after a step."""
+    if step == STEPS[-1]:
+        return Value.of([100 * result.metrics["test_spearman"] for result in own])
+    return Value.of([100 * result.details[step] for result in own if step in result.details])
