@@ -30,5 +30,5 @@ def plot_sentences(
                 axes.axhline(value, color=INK, linewidth=1.2, linestyle=dashes, label=label)
         axes.set(title="A sentence encoder made linear", ylabel="STS-B dev, Spearman x 100")
         axes.set_xticks(range(len(steps)), steps)
-        axes.legend(loc="lower right", labelcolor=MUTED)
+        figure.legend(loc="outside right upper", labelcolor=MUTED)
         return {"png": to_png(figure), "svg": to_svg(figure)}
