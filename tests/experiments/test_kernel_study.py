@@ -47,8 +47,8 @@ def test_every_map_builds_with_as_many_features_as_the_others():
 def test_labels_make_different_folders_and_files():
     cells = study().cells([each.label for each in MAPS], [0])
     assert len({cell.stage.name for cell in cells}) == len({cell.name for cell in cells}) == 3 * len(MAPS)
-    assert cells[0].stage.name == "hedgehog-lr0.003-seed0"
-    assert cells[0].name == "owner-bert-wiki-train-cpu-hedgehog-lr0.003-seed0"
+    assert cells[0].stage.name == "hedgehog-lr0.01-seed0"
+    assert cells[0].name == "owner-bert-wiki-train-cpu-hedgehog-lr0.01-seed0"
 
 
 def test_an_unknown_map_is_named():

@@ -25,7 +25,7 @@ from .results import Result
 from .stages import Stage
 from .tables import Column, Row, Table, Value
 
-RATES = (3e-3, 1e-2, 3e-2)
+RATES = (1e-2, 3e-2, 1e-1)
 PRESETS = {"paper": "paper", "cpu": "study", "smoke": "smoke"}
 """scale -> preset of `flexformer distill`"""
 
@@ -160,11 +160,11 @@ class KernelStudy(Experiment):
         ranked = sorted(best, key=lambda label: mean(divergence(r) for r in best[label]))
         rows = [Row(label, _values(best[label])) for label in ranked]
         rows += [Row(label, (None,) * len(columns)) for label in self.rows() if label not in best]
-        rates = ", ".join(f"{rate:g}" for rate in self.rates)
+        rates = ", ".join(f"{rate:g}" for rate in sorted({result.labels["lr"] for result in found}))
         notes = (
             f"{place(self.base)} reading {place(self.text)}. KL is the cross-entropy of attention weights above "
             "softmax's own entropy, in nats, mean over layers, on text that was held out; the other figures are of the "
-            f"linear form. Every map chose among the learning rates {rates} on the first seed.",
+            f"linear form. Learning rates {rates} were tried on the first seed; every map shows its best.",
         )
         title = f"Divergence from softmax after distillation, {self.preset} scale"
         return [Table(self.stem, title, "map", columns, tuple(rows), notes)]
