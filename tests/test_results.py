@@ -1,7 +1,9 @@
 """Figures in the docs are those in results/, and tables there are those of the cells beside them."""
 
+import functools
 import importlib.util
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,9 +32,11 @@ EXPERIMENTS = [
 ]
 
 
+@functools.cache
 def script(name):
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look up their annotations
     spec.loader.exec_module(module)
     return module
 
@@ -49,6 +53,14 @@ def test_pages_show_tables_as_they_are_in_results(page):
     text = page.read_text(encoding="utf-8")
     assert script("results_pages").with_tables(text) == text, (
         f"{page.name} and results/ have drifted apart; run python scripts/results_pages.py"
+    )
+
+
+def test_claims_are_judged_by_the_cells_that_are_there():
+    claims = script("claims")
+    text = claims.PAGE.read_text(encoding="utf-8")
+    assert claims.with_claims(text) == text, (
+        "docs/results.md and results/ have drifted apart; run python scripts/claims.py"
     )
 
 
