@@ -18,9 +18,10 @@ from flexformer.training import checkpoints, run
 SCRIPT = Path(toy_run.__file__)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def toy_tasks():
-    toy_run.register()
+    with toy_run.registered():
+        yield
 
 
 def train(output, attention, select="final"):

@@ -22,14 +22,14 @@ from flexformer.training.trainer import TaskTrainer, without_idle_masks
 QUIET = Console(quiet=True)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def toy_tasks():
-    toy_run.register()
+    with toy_run.registered():
+        yield
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    toy_run.register()
+def finished(toy_tasks, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "toy"
     options = toy_run.options("flexformer-n")
     return folder, options, run(options, folder, QUIET, ["flexformer", "train", "toy"])
