@@ -16,11 +16,14 @@ from flexformer.training.atomic import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, DOCS = ROOT / "results", ROOT / "docs"
+BEGIN = "<!-- results: "
 BLOCK = re.compile(r"(<!-- results: (\S+) begin -->\n).*?(<!-- results: \2 end -->)", re.DOTALL)
 
 
 def with_tables(page: str) -> str:
     """A page with its blocks written anew."""
+    if len(BLOCK.findall(page)) != page.count(BEGIN) / 2:
+        raise ValueError(f"a block {BEGIN} ... begins and does not end as it should")
     return BLOCK.sub(lambda match: f"{match[1]}\n{table(match[2])}\n{match[3]}", page)
 
 

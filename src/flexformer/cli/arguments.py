@@ -112,7 +112,7 @@ def _normalise(arguments: list[str], flags: set[str]) -> list[str]:
             option, equals, value = argument.partition("=")
             option = "--" + option[2:].replace("-", "_")
             following = arguments[i + 1 : i + 2]
-            if option in flags and not equals and following not in (["true"], ["false"]):
+            if option in flags and not equals and not {word.lower() for word in following} & {"true", "false"}:
                 equals, value = "=", "true"
             argument = option + equals + value
         result.append(argument)
@@ -131,7 +131,7 @@ def _gather(arguments: list[str], lists: set[str]) -> list[str]:
         if argument == "--":
             return result + arguments[i:]
         following = list(itertools.takewhile(lambda word: not word.startswith("--"), arguments[i + 1 :]))
-        if argument in lists and following and not following[0].startswith("["):
+        if argument in lists and following and following != ["null"] and not following[0].startswith("["):
             words = (word if re.fullmatch(r"[-+.\d]+(e[-+]?\d+)?", word) else json.dumps(word) for word in following)
             result.append(f"{argument}=[{', '.join(words)}]")
             for _ in following:

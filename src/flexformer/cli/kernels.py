@@ -7,7 +7,6 @@ from typing import Any
 from flexformer.cli.reproduce import Preset
 from flexformer.cli.reproduce_frame import Request, reproduce
 from flexformer.experiments.kernels import RATES, KernelStudy
-from flexformer.experiments.pretrained_models import default_base, default_text
 
 
 def kernels(
@@ -41,5 +40,5 @@ def kernels(
         flexformer reproduce kernels --base sentence-transformers/all-MiniLM-L6-v2 --text wiki.txt --seeds 0
     """
     request = Request(maps, seeds, **how)
-    study = KernelStudy(preset, root, base or default_base(preset), text or default_text(preset, root), rates)
+    study = KernelStudy(preset, root, base, text, rates)
     return reproduce(study, request)

@@ -115,6 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, OSError) as error:
         status = _report(f"{program}: error: {_one_line(error)}", FAILED, debug)
         if getattr(error, "leave_at_once", False):
+            sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
         return status

@@ -9,7 +9,6 @@ from flexformer.cli.reproduce_frame import Request, reproduce
 from flexformer.experiments.curves import DistillationCurves
 from flexformer.experiments.efficiency_figure import EfficiencyFigure
 from flexformer.experiments.kernels import RATES
-from flexformer.experiments.pretrained_models import default_base, default_text
 
 
 def fig2(
@@ -67,5 +66,5 @@ def distill_curves(
         flexformer reproduce distill-curves --maps hedgehog flexformer-n --seeds 0
     """
     request = Request(maps, seeds, **how)
-    study = DistillationCurves(preset, root, base or default_base(preset), text or default_text(preset, root), rates)
+    study = DistillationCurves(preset, root, base, text, rates)
     return reproduce(study, request)

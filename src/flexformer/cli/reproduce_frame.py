@@ -36,11 +36,11 @@ class Request:
     Args:
         rows: To run; None for all.
         seeds: One run of each cell for each.
-        output: Working folder with a folder for each run; default runs and the command's name.
+        output: Working folder with a folder for each run; default runs/TABLE, for distill-curves runs/kernels.
         results: Where JSON files of cells, tables and pictures go.
         tables_only: Run nothing, write tables from the cells that are there.
-        dry_run: Print the cells, which are done, and how long the others would take.
-        time_limit: Minutes after which no cell is started and the running one stops, to go on another time.
+        dry_run: Print the cells, which are done, and how long the others would take where it can be told.
+        time_limit: Minutes after which no cell is started; training stops with a checkpoint, to go on another time.
         json: Print cells as JSON; progress goes to the error stream.
     """
 

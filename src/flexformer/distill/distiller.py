@@ -82,10 +82,11 @@ class Distiller(nn.Module):
             body(**inputs)
 
     @staticmethod
-    def count_items(batch: Mapping[str, Tensor]) -> Tensor:
+    def count_items(batch: Mapping[str, Tensor | None]) -> Tensor:
         """How many tokens a batch has, for `num_items_in_batch`."""
-        mask = batch.get("attention_mask")
-        return torch.ones_like(batch["input_ids"]).sum() if mask is None else (mask != 0).sum()
+        mask, tokens = batch.get("attention_mask"), batch["input_ids"]
+        assert tokens is not None
+        return torch.tensor(tokens.numel(), device=tokens.device) if mask is None else (mask != 0).sum()
 
     def forward(
         self,
@@ -116,8 +117,10 @@ class Distiller(nn.Module):
             return found[call.layer].output
 
         self._read(observe, input_ids, attention_mask, token_type_ids)
-        read = {"input_ids": input_ids} if attention_mask is None else {"attention_mask": attention_mask}
-        share = 1.0 if num_items_in_batch is None else self.count_items(read) / num_items_in_batch
+        share: Tensor | float = 1.0
+        if num_items_in_batch is not None:
+            read = {"input_ids": input_ids, "attention_mask": attention_mask}
+            share = self.count_items(read) / num_items_in_batch
         compared = [found[layer] for layer in self.layers]
         loss = torch.stack([each.loss for each in compared]).mean()
         if not self.training:

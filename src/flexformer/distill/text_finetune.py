@@ -36,7 +36,7 @@ class Writer(nn.Module):
     @staticmethod
     def count_items(batch: Mapping[str, Tensor]) -> Tensor:
         """How many tokens of a batch are scored, for `num_items_in_batch`."""
-        return _scored(batch["attention_mask"]).sum()
+        return _scored(batch["attention_mask"]).sum().clamp_min(1)
 
     def forward(
         self,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from .digest import place
 from .kernels import KernelStudy, best_cells
 from .paper import printed, source
 from .results import Result
@@ -57,7 +56,7 @@ class DistillationCurves(KernelStudy):
             )
             rows.append(Row(label, values))
         notes = (
-            f"{place(self.base)} reading {place(self.text)}, the learning rate that was best for each map. Stable from "
+            f"{self.subject}, the learning rate that was best for each map. Stable from "
             "the first evaluation from which on the divergence stays as near to its end as 5 % of its whole way.",
             source(self.name),
         )
@@ -74,7 +73,7 @@ class DistillationCurves(KernelStudy):
         for label in (label for label in self.rows() if label in best):
             curves = [curve(result) for result in best[label]]
             lines[label] = {"curves": curves, "stable": [stable_from(points) for points in curves]}
-        return plot_curves(lines, f"{place(self.base)} reading {place(self.text)}, {self.preset} scale")
+        return plot_curves(lines, f"{self.subject}, {self.preset} scale")
 
 
 def curve(result: Result) -> list[tuple[int, float]]:

@@ -14,7 +14,7 @@ from flexformer.tasks import glue
 
 from .digest import place
 from .presets.pretrained import load_finetune
-from .pretrained_models import default_base
+from .pretrained_models import default_base, slug
 from .stages import REFERENCE, Stage
 
 SOFTMAX = "softmax"
@@ -49,8 +49,7 @@ class GlueRuns:
     @property
     def slug(self) -> str:
         """The model, for names of files."""
-        short = re.sub(r"/model$", "", place(self.base)).rpartition("/")[2]
-        return re.sub(r"[^a-z0-9]+", "-", short.lower()).strip("-")
+        return slug(re.sub(r"/model$", "", place(self.base)).rpartition("/")[2])
 
     @property
     def is_default(self) -> bool:

@@ -7,7 +7,6 @@ first seed; the other seeds run at the rate that was best there.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +16,9 @@ from typing import Any, ClassVar
 from flexformer.distill.job import REPORT
 
 from .cells import Cell, TrainedCell
-from .digest import place
 from .experiment import Experiment
 from .presets.pretrained import load_distill
-from .pretrained_models import default_base, default_text
+from .pretrained_models import Subject, slug
 from .results import Result
 from .stages import Stage
 from .tables import Column, Row, Table, Value
@@ -41,11 +39,6 @@ class Map:
     @property
     def slug(self) -> str:
         return slug(self.label)
-
-
-def slug(text: str) -> str:
-    """Words with hyphens between, for names of files."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 MAPS = (
@@ -69,37 +62,32 @@ class KernelStudy(Experiment):
     Args:
         preset: paper, cpu or smoke.
         root: Folder GLUE lives in, for texts such as glue:cola.
-        base: A pretrained encoder or decoder.
-        text: To distil on.
+        base: A pretrained encoder or decoder; default the scale's own.
+        text: To distil on; default the scale's own.
         rates: Learning rates to choose from.
     """
 
     name: ClassVar[str] = "kernels"
     row_option: ClassVar[str] = "maps"
 
-    def __init__(self, preset: str, root: str | None, base: str, text: str, rates: Sequence[float] = RATES) -> None:
+    def __init__(
+        self,
+        preset: str,
+        root: str | None = None,
+        base: str | None = None,
+        text: str | None = None,
+        rates: Sequence[float] = RATES,
+    ) -> None:
         if preset not in PRESETS:
             raise ValueError(f"preset {preset!r} is unknown; use one of {', '.join(PRESETS)}")
         if not rates:
             raise ValueError("rates is empty; name at least one")
         super().__init__(preset, root)
-        self.base, self.text, self.rates = base, text, list(rates)
-
-    @property
-    def subject(self) -> str:
-        """Of what model on what text, for names of files."""
-        return f"{slug(re.sub(r'/model$', '', place(self.base)))}-{slug(place(self.text).removesuffix('.txt'))}"
+        self.subject, self.rates = Subject.of(preset, root, base, text), list(rates)
 
     @property
     def stem(self) -> str:
-        return f"{self.name}-{self.preset}" if self._is_default() else f"{self.name}-{self.subject}-{self.preset}"
-
-    def _is_default(self) -> bool:
-        try:
-            own = (default_base(self.preset), place(default_text(self.preset, self.root)))
-        except ValueError:
-            return False
-        return (self.base, place(self.text)) == own
+        return self.subject.stem(self.name, self.preset, self.root)
 
     def rows(self) -> tuple[str, ...]:
         return tuple(each.label for each in MAPS)
@@ -126,8 +114,8 @@ class KernelStudy(Experiment):
         each = next(one for one in MAPS if one.label == label)
         options = load_distill(
             PRESETS[self.preset],
-            self.base,
-            self.text,
+            self.subject.base,
+            self.subject.text,
             attention=each.attention,
             seed=seed,
             kernel={"options": each.options},
@@ -137,7 +125,7 @@ class KernelStudy(Experiment):
         run = f"{each.slug}-lr{rate:g}-seed{seed}"
         labels = {"map": label, "attention": each.attention, "lr": rate}
         return TrainedCell(
-            "kernels", f"{self.subject}-{self.preset}-{run}", labels, self.preset, Stage(run, "distill", options)
+            "kernels", f"{self.subject.slug}-{self.preset}-{run}", labels, self.preset, Stage(run, "distill", options)
         )
 
     def details(self, cell: Cell, output: Path) -> Mapping[str, Any]:
@@ -160,11 +148,13 @@ class KernelStudy(Experiment):
         ranked = sorted(best, key=lambda label: mean(divergence(r) for r in best[label]))
         rows = [Row(label, _values(best[label])) for label in ranked]
         rows += [Row(label, (None,) * len(columns)) for label in self.rows() if label not in best]
-        rates = ", ".join(f"{rate:g}" for rate in sorted({result.labels["lr"] for result in found}))
+        first = min((result.seed for result in found), default=0)
+        tried = [{r.labels["lr"] for r in found if (r.labels["map"], r.seed) == (label, first)} for label in best]
+        rates = ", ".join(f"{rate:g}" for rate in sorted(set.intersection(*tried))) if tried else "none"
         notes = (
-            f"{place(self.base)} reading {place(self.text)}. KL is the cross-entropy of attention weights above "
-            "softmax's own entropy, in nats, mean over layers, on text that was held out; the other figures are of the "
-            f"linear form. Learning rates {rates} were tried on the first seed; every map shows its best.",
+            f"{self.subject}. KL is the cross-entropy of attention weights above softmax's own entropy, in nats, mean "
+            "over layers, on text that was held out; the other figures are of the linear form. Each map shows its best "
+            f"learning rate; all were tried with {rates} on the first seed.",
         )
         title = f"Divergence from softmax after distillation, {self.preset} scale"
         return [Table(self.stem, title, "map", columns, tuple(rows), notes)]
@@ -175,7 +165,7 @@ class KernelStudy(Experiment):
         from flexformer.viz.kernels import plot_kernel_study
 
         runs = {label: [_run(result) for result in own] for label, own in best_cells(found).items()}
-        caption = f"{place(self.base)} reading {place(self.text)}, best learning rate of each map"
+        caption = f"{self.subject}, best learning rate of each map"
         return plot_kernel_study(runs, caption)
 
 

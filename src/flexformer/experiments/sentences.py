@@ -6,7 +6,6 @@ own attention, fine-tuned by the same recipe.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +19,9 @@ from flexformer.distill.finetune import FinetuneJob
 
 from .cells import Cell, Job, TrainedCell
 from .experiment import Experiment
-from .glue_cells import LEARNABLE, SOFTMAX, GlueRuns
+from .glue_cells import LEARNABLE, SOFTMAX
 from .presets.pretrained import load_distill, load_finetune
-from .pretrained_models import default_base, default_text
+from .pretrained_models import Subject
 from .results import Result
 from .stages import REFERENCE, Stage
 from .tables import Column, Row, Table, Value
@@ -50,18 +49,18 @@ def scores(options: dict[str, Any]) -> dict[str, float]:
     Args:
         options: Of the fine-tuning.
     """
-    began = time.monotonic()
     given = FinetuneOptions.from_dict(options)
     found = {"converted": _score(replace(given, adapter=None))}
     if given.adapter is not None:
         found["distilled"] = _score(given)
-    return {**found, "seconds": time.monotonic() - began}
+    return found
 
 
 def _score(options: FinetuneOptions) -> float:
     job = FinetuneJob(options)
     model = job.model().eval()
-    loader = DataLoader(job.dataset("test"), batch_size=options.training.eval_batch_size, collate_fn=job.collate)
+    size = options.training.eval_batch_size or options.training.batch_size
+    loader = DataLoader(job.dataset("test"), batch_size=size, collate_fn=job.collate)
     logits, labels = [], []
     with torch.no_grad():
         for batch in loader:
@@ -86,13 +85,11 @@ class SentenceStudy(Experiment):
         if preset not in PRESETS:
             raise ValueError(f"preset {preset!r} is unknown; use one of {', '.join(PRESETS)}")
         super().__init__(preset, root)
-        self.runs = GlueRuns(preset, base or default_base(preset), root)
-        self.text = text or default_text(preset, root)
+        self.subject = Subject.of(preset, root, base, text)
 
     @property
     def stem(self) -> str:
-        own = f"{self.name}-{self.preset}"
-        return own if self.runs.is_default else f"{self.name}-{self.runs.slug}-{self.preset}"
+        return self.subject.stem(self.name, self.preset, self.root)
 
     def rows(self) -> tuple[str, ...]:
         return (SOFTMAX, *LEARNABLE)
@@ -101,15 +98,15 @@ class SentenceStudy(Experiment):
         return [self._cell(attention, seed) for seed in seeds for attention in attentions]
 
     def _cell(self, attention: str, seed: int) -> Cell:
-        name = f"{self.runs.slug}-{attention}-{self.preset}-seed{seed}"
+        name = f"{self.subject.slug}-{attention}-{self.preset}-seed{seed}"
         given: dict[str, Any] = {"attention": attention, "seed": seed, "data": {"root": self.root}}
-        options, _ = load_finetune(self.preset, self.runs.base, TASK, head="cosine", **given)
+        options, _ = load_finetune(self.preset, self.subject.base, TASK, head="cosine", **given)
         needs: tuple[Stage, ...] = ()
         if attention != SOFTMAX:
-            learned = load_distill(self.preset, self.runs.base, self.text, **given)
+            learned = load_distill(self.preset, self.subject.base, self.subject.text, **given)
             needs = (Stage(f"{name}-distill", "distill", learned),)
             options = replace(options, adapter=f"{REFERENCE}{needs[0].name}/adapter")
-        labels = {"base": self.runs.slug, "attention": attention}
+        labels = {"attention": attention}
         return SentenceCell(self.name, name, labels, self.preset, Stage(name, "finetune", options, needs))
 
     def tables(self, found: Sequence[Result]) -> list[Table]:
@@ -131,10 +128,10 @@ class SentenceStudy(Experiment):
             )
             rows.append(Row(name, values, unranked=name == SOFTMAX))
         notes = (
-            f"{self.runs.slug}, distilled on plain text, then fine-tuned on STS-B as a sentence encoder: the cosine of "
-            "mean-pooled hidden states. KL is that of attention weights to softmax's, mean over layers; cosine is of "
-            "sentence embeddings with those of the original, both on text that was held out. softmax is the model as "
-            "it is, and fine-tuned by the same recipe.",
+            f"{self.subject} while it is distilled, then fine-tuned on STS-B as a sentence encoder, which compares "
+            "mean hidden states by their cosine. KL is that of attention weights to softmax's, mean over layers; "
+            "cosine is of sentence embeddings with those of the original, both on text that was held out. softmax is "
+            "the model as it is, and fine-tuned by the same recipe.",
         )
         title = f"A sentence encoder made linear, {self.preset} scale"
         return [Table(self.stem, title, "attention", columns, tuple(rows), notes)]

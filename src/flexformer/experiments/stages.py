@@ -5,6 +5,7 @@ A run may start from what an earlier one left: its options then name that one's 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +124,7 @@ class Stage:
         skipped = {"base", "task", "text"} | IRRELEVANT
         for name, value in flat(options.as_dict()).items():
             if name not in skipped and (name in ("attention", "preset", "seed") or value != preset.get(name)):
-                given += [f"--{name}", str(value)]
+                given += [f"--{name}", _word(value)]
         return given
 
     def job(self, output: Path) -> dict[str, Any]:
@@ -140,6 +141,11 @@ def _record(folder: Path) -> Record | None:
 def _start(kind: Kind, options: Settings) -> list[str]:
     positional = {"train": ("task",), "train lm": (), "distill": ("base", "text"), "finetune": ("base", "task")}[kind]
     return ["flexformer", *kind.split(), *(str(getattr(options, name)) for name in positional)]
+
+
+def _word(value: Any) -> str:
+    """As a command line has it."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def _preset(kind: Kind, options: Any) -> Settings:

@@ -193,7 +193,7 @@ def training_arguments(options: Settings, folder: Path, best: Best) -> TrainingA
     training, optimizer = options.training, options.optimizer
     eval_batch_size = training.eval_batch_size or training.batch_size
     on_cpu = _on_cpu(options)  # said outright even where there is no choice: bf16 is refused otherwise
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(folder),
         max_steps=training.steps,
         per_device_train_batch_size=portion(training.batch_size, training.accumulation, process_count()),
@@ -223,6 +223,9 @@ def training_arguments(options: Settings, folder: Path, best: Best) -> TrainingA
         remove_unused_columns=False,
         label_names=["labels"],
     )
+    if arguments.n_gpu > 1:
+        arguments._n_gpu = 1  # the others are for more processes: torch's DataParallel would multiply the batch
+    return arguments
 
 
 def _on_cpu(options: Settings) -> bool:
