@@ -131,6 +131,7 @@ def test_unknown_command_without_a_likeness_points_to_help(run, typed, kind):
         (["--dry_run", "Ada"], "Ada 1 plain True Optimizer(lr=0.1)"),
         (["Ada", "--dry-run"], "Ada 1 plain True Optimizer(lr=0.1)"),
         (["Ada", "--dry-run", "false"], "Ada 1 plain False Optimizer(lr=0.1)"),
+        (["Ada", "--dry-run", "True"], "Ada 1 plain True Optimizer(lr=0.1)"),
         (["Ada", "--dry-run=true"], "Ada 1 plain True Optimizer(lr=0.1)"),
         (["Ada", "--optimizer.lr", "0.5"], "Ada 1 plain False Optimizer(lr=0.5)"),
     ],

@@ -269,6 +269,14 @@ def test_kernels_are_compared_and_their_curves_need_no_runs_of_their_own(folders
     assert {name.rpartition(".")[2] for name in folders.written("distill-curves")} == set(ENDINGS)
 
 
+@pytest.mark.parametrize(
+    ("given", "shown"), [(["null"], "attention: null"), (["softmax", "rfa"], "attention:\n- softmax\n- rfa")]
+)
+def test_lists_take_words_or_nothing(given, shown, capsys):
+    assert main(["reproduce", "table1", "--attention", *given, "--print_config"]) == 0
+    assert shown in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_n_sweep_counts_frequencies(folders, tmp_path):
     arguments = ("--tasks", "listops", "--multiples", "0.5", "1", "--root", tmp_path / "data")

@@ -30,6 +30,9 @@ def plot_kernel_study(maps: Mapping[str, Sequence[dict[str, Any]]], caption: str
             right.plot(range(len(layers)), layers, "o-", color=colours[label])
         left.set(title="While learning", xlabel="steps", ylabel="divergence from softmax, nats", yscale="log")
         right.set(title="By layer, at the end", xlabel="layer", yscale="log")
+        for axes in (left, right):
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("{x:g}")
         left.legend(fontsize=7.5, ncols=2)
         figure.suptitle(caption, x=0.01, ha="left", fontsize=9, color=MUTED)
         return {"png": to_png(figure), "svg": to_svg(figure)}
