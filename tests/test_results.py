@@ -62,6 +62,12 @@ def test_claims_are_judged_by_the_cells_that_are_there():
     )
 
 
+def test_tables_of_trials_are_those_of_their_runs():
+    trials = script("trials")
+    for task, text in trials.tables().items():
+        assert (trials.FOLDER / f"{task}.md").read_text(encoding="utf-8") == text, "run python scripts/trials.py"
+
+
 @pytest.mark.parametrize("kind", EXPERIMENTS, ids=lambda kind: kind.name)
 def test_tables_in_results_are_those_of_their_cells(kind, tmp_path):
     experiment = kind("cpu")

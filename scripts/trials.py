@@ -1,0 +1,78 @@
+"""Keep what was tried on the way to the settings of the cpu presets, and list it by task.
+
+    python scripts/trials.py RUN_FOLDER ...
+
+Copies the records and validation curves of finished runs of `flexformer train` to results/trials/, and writes a table
+of each task there. Without folders only the tables are written anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from flexformer.experiments import presets
+from flexformer.experiments.cells import portable
+from flexformer.experiments.digest import digest, essentials
+from flexformer.training import RunFolder
+from flexformer.training.atomic import write_json, write_text
+from flexformer.training.callbacks import read_log
+
+FOLDER = Path(__file__).resolve().parent.parent / "results" / "trials"
+KEPT = ("task", "attention", "seed", "steps", "tokens", "seconds", "metrics", "commit", "versions", "machine")
+
+
+def keep(path: Path) -> None:
+    """Copy what matters of a run."""
+    run = RunFolder(path)
+    record = run.read()
+    if record is None or record.status != "finished":
+        raise ValueError(f"{path} holds no finished run")
+    curve = [[e["step"], e["eval_accuracy"]] for e in read_log(run.log_file) if "eval_accuracy" in e]
+    trial = {name: getattr(record, name) for name in KEPT}
+    trial |= {"command": portable(record.command), "options": essentials(record.options), "curve": curve}
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    write_json(FOLDER / f"{record.task}-{digest(trial['options'])}.json", trial)
+
+
+def tables() -> dict[str, str]:
+    """Markdown by task, trials in the order of their last validation."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(FOLDER.glob("*.json")):
+        trial = json.loads(path.read_text(encoding="utf-8"))
+        found.setdefault(trial["task"], []).append(trial)
+    return {task: _table(task, trials) for task, trials in found.items()}
+
+
+def _table(task: str, trials: list[dict[str, Any]]) -> str:
+    lines = [
+        "| other than the preset | validation accuracy in per cent at step | test | minutes |",
+        "|---|---|---:|---:|",
+    ]
+    for trial in sorted(trials, key=lambda trial: -trial["curve"][-1][1]):
+        curve = ", ".join(f"{100 * value:.1f} at {step}" for step, value in trial["curve"])
+        test, minutes = 100 * trial["metrics"]["test_accuracy"], trial["seconds"] / 60
+        lines.append(f"| {_difference(trial)} | {curve} | {test:.1f} | {minutes:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def _difference(trial: dict[str, Any]) -> str:
+    preset = essentials(presets.load(trial["task"], "cpu", attention=trial["attention"]).as_dict())
+    own = trial["options"]
+    changed = [name for name in sorted(own.keys() | preset.keys()) if own.get(name) != preset.get(name)]
+    shown = [f"{name} {own.get(name, 'off')}" for name in changed if not name.endswith(("_every", "_limit"))]
+    return ", ".join([trial["attention"], *shown])
+
+
+def main() -> None:
+    for folder in sys.argv[1:]:
+        keep(Path(folder))
+    for task, text in tables().items():
+        write_text(FOLDER / f"{task}.md", text)
+        print(f"wrote {FOLDER / task}.md")
+
+
+if __name__ == "__main__":
+    main()
