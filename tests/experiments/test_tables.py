@@ -5,33 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from made_cells import made
 
 from flexformer.experiments.arena_table import ArenaTable, average
 from flexformer.experiments.efficiency_figure import EfficiencyFigure
 from flexformer.experiments.glue_tables import RecoveryTable, TransferTable
 from flexformer.experiments.language_table import LanguageTable
-from flexformer.experiments.results import Result, write
+from flexformer.experiments.results import write
 from flexformer.experiments.tables import Column, Row, Table, Value, latex, markdown
 
 
 def result(table="table1", preset="cpu", seed=0, metrics=None, **labels):
-    return Result(
-        table=table,
-        cell="-".join(map(str, labels.values())),
-        labels=labels,
-        preset=preset,
-        seed=seed,
-        digest="",
-        command=[],
-        commit=None,
-        dirty=None,
-        versions={},
-        machine={},
-        seconds=1.0,
-        metrics=metrics or {},
-        parameters=1_000_000,
-        step_seconds=0.5,
-    )
+    name = "-".join(map(str, labels.values()))
+    figures = {"metrics": metrics or {}, "parameters": 1_000_000, "step_seconds": 0.5}
+    return made(table, name, labels, preset, seed, **figures)
 
 
 def arena(accuracies, seeds=(0,), name="softmax"):
@@ -223,8 +210,8 @@ def test_unknown_rows_and_tasks_are_named():
 def test_fig2_joins_accuracy_of_table1_and_names_its_task(tmp_path):
     planned = {cell.name: cell for cell in ArenaTable("cpu", tasks=["articles"]).cells(["linear", "softmax"], [0, 1])}
     for name, cell in planned.items():
-        made = result(seed=cell.seed, metrics={"test_accuracy": 0.7 + cell.seed / 10}, **cell.labels)
-        write(cell.path(tmp_path), replace(made, cell=name, digest=cell.digest))
+        one = result(seed=cell.seed, metrics={"test_accuracy": 0.7 + cell.seed / 10}, **cell.labels)
+        write(cell.path(tmp_path), replace(one, cell=name, digest=cell.digest))
     figure = EfficiencyFigure("cpu")
     assert figure.results(tmp_path) == ([], [])
     _, table = figure.tables([])
