@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from flexformer import kernels
+from flexformer.kernels import registry
 
 # Small matrices gain nothing from threads, and a fixed number keeps results the same everywhere.
 torch.set_num_threads(1)
@@ -19,6 +20,12 @@ KERNELS = kernels.names()
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch):
+    """A kernel that a test or an example registers is gone after it: tables list all that are registered."""
+    monkeypatch.setattr(registry, "_KERNELS", dict(registry._KERNELS))
 
 
 @pytest.fixture(params=KERNELS)
