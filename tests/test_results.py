@@ -10,6 +10,7 @@ import pytest
 
 from flexformer.experiments.arena_table import ArenaTable
 from flexformer.experiments.curves import DistillationCurves
+from flexformer.experiments.decoder import DecoderStudy
 from flexformer.experiments.frequencies import FrequencySweep
 from flexformer.experiments.glue_tables import RecoveryTable, TransferTable
 from flexformer.experiments.kernels import KernelStudy
@@ -25,6 +26,7 @@ EXPERIMENTS = (
     TransferTable,
     FrequencySweep,
     SentenceStudy,
+    DecoderStudy,
     KernelStudy,
     DistillationCurves,
 )

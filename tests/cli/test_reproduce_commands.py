@@ -257,6 +257,33 @@ def test_sentence_encoders_are_scored_as_converted_distilled_and_fine_tuned(fold
     assert f"{100 * linear['metrics']['test_spearman']:.2f}" in table
 
 
+def test_language_models_read_what_they_wrote_and_are_scored_at_every_step(folders, pretrained, tmp_path):
+    import tiny
+
+    base, root = tiny.save(tmp_path / "tiny-llama", "llama"), tmp_path / "data"
+    given = ["--base", base, "--root", root, "--seeds", "0", "--attention", "softmax", "flexformer-c"]
+    assert folders.run("decoder", *given) == 0
+    (text,) = (root / "own-text").iterdir()
+    written = text.read_text()
+    assert written.count("\n\n") == 15
+    own, linear = (
+        next(cell for cell in folders.cells("decoder").values() if cell["labels"] == {"attention": name})
+        for name in ("softmax", "flexformer-c")
+    )
+    assert "distilled" not in own["details"]
+    assert len({own["details"]["converted"], linear["details"]["converted"], linear["details"]["distilled"]}) == 3
+    assert str(tmp_path) not in json.dumps([own["command"], own["options"], linear["stages"]])
+    table = next(text for name, text in folders.written("decoder").items() if name.endswith(".md")).decode()
+    assert f"{linear['details']['distilled']:.2f}" in table
+    assert f"{linear['metrics']['test_perplexity']:.2f}" in table
+    assert linear["details"]["sample"].split()[-1] in table
+    times = folders.times("decoder")
+    text.write_text("")  # what was written once is not written again
+    assert folders.run("decoder", *given) == 0
+    assert folders.times("decoder") == times
+    assert text.read_text() == ""
+
+
 def test_kernels_are_compared_and_their_curves_need_no_runs_of_their_own(folders, pretrained, capfd):
     base, _, text = pretrained
     shared = ("--base", base, "--text", text, "--rates", "0.01", "--seeds", "0", "1")
@@ -308,7 +335,19 @@ def test_fig2_measures_lengths_and_attentions(tmp_path, capfd):
 
 @pytest.mark.parametrize(
     "table",
-    ["table1", "table2", "table3", "table4", "fig2", "kernels", "distill-curves", "sentences", "n-sweep", "params"],
+    [
+        "table1",
+        "table2",
+        "table3",
+        "table4",
+        "fig2",
+        "kernels",
+        "distill-curves",
+        "sentences",
+        "decoder",
+        "n-sweep",
+        "params",
+    ],
 )
 def test_every_command_explains_itself(table, capsys):
     assert main(["reproduce", table, "--help"]) == 0

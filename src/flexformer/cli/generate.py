@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, TextStreamer
-from transformers.cache_utils import Cache
 
 from flexformer.bench.generation import TokenCost, token_costs, with_attention
 from flexformer.cli.main import UserError, console, print_json
@@ -21,6 +20,7 @@ from flexformer.convert import load as load_converted
 from flexformer.convert import manifest
 from flexformer.convert.swap import CONFIG_KEY
 from flexformer.models import CausalLM
+from flexformer.models.cache import state_bytes
 from flexformer.training import RunFolder, checkpoints
 from flexformer.training.run import quiet_libraries
 
@@ -147,15 +147,6 @@ def load(folder: Path) -> tuple[PreTrainedModel, Any]:
     if not model.can_generate():
         raise UserError(f"{folder} holds a {type(model).__name__}, which does not generate; name a language model")
     return model.eval(), AutoTokenizer.from_pretrained(folder)
-
-
-def state_bytes(cache: Cache) -> int:
-    """Memory of what a cache holds: states, or keys and values."""
-    total = 0
-    for layer in cache.layers:
-        held = (getattr(layer, "keys", None), getattr(layer, "values", None))
-        total += getattr(layer, "nbytes", None) or sum(x.nbytes for x in held if x is not None)
-    return total
 
 
 def _read(prompt: str, model: PreTrainedModel, tokenizer: Any, notes: Console) -> torch.Tensor:

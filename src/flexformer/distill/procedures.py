@@ -26,10 +26,14 @@ class Recovery:
     """fine-tuned once more with them"""
 
 
+def finetune_job(options: FinetuneOptions) -> FinetuneJob | TextFinetuneJob:
+    """What a fine-tuning runs: on a GLUE task, or on text."""
+    return TextFinetuneJob(options) if options.task.startswith(TEXT_PREFIX) else FinetuneJob(options)
+
+
 def finetune(options: FinetuneOptions, output: Path, console: Console, command: list[str] | None = None) -> Record:
     """One fine-tuning: of the model as it is, with swapped attention, or from an adapter of another task."""
-    job = TextFinetuneJob(options) if options.task.startswith(TEXT_PREFIX) else FinetuneJob(options)
-    return run_job(job, output, console, command)
+    return run_job(finetune_job(options), output, console, command)
 
 
 def distill(options: DistillOptions, output: Path, console: Console, command: list[str] | None = None) -> Record:

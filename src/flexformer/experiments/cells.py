@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from flexformer.distill.options import TEXT_PREFIX
 from flexformer.training import RunFolder
 from flexformer.training.callbacks import read_log
 from flexformer.training.record import Record, commit, machine, versions
@@ -237,4 +238,4 @@ def portable(command: list[str]) -> list[str]:
     """A command line without the folders of this machine."""
     here = f"{os.getcwd()}{os.sep}"
     parts = [part.removeprefix(here) for part in command]
-    return [place(part) if os.path.isabs(part) else part for part in parts]
+    return [place(part) if os.path.isabs(part.removeprefix(TEXT_PREFIX)) else part for part in parts]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+from flexformer.distill.options import TEXT_PREFIX
 from flexformer.training.record import IRRELEVANT
 
 # A preset's name says where values came from, not what they are.
@@ -26,7 +27,8 @@ def essentials(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in flat(options).items():
         if name in LABELS or value is None or value is False or value in ("", [], {}):
             continue
-        kept[name] = place(value) if name in PLACES else value
+        is_place = name in PLACES or (name == "task" and value.startswith(TEXT_PREFIX))
+        kept[name] = place(value) if is_place else value
     return kept
 
 
@@ -37,8 +39,9 @@ def digest(value: Any) -> str:
 
 
 def place(path: str) -> str:
-    """The last two parts of a path, or of a name on a hub."""
-    return "/".join(PurePath(path).parts[-2:])
+    """The last two parts of a path, or of a name on a hub; "text:" before it is kept."""
+    prefix = TEXT_PREFIX if path.startswith(TEXT_PREFIX) else ""
+    return prefix + "/".join(PurePath(path.removeprefix(prefix)).parts[-2:])
 
 
 def flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeAlias
 from rich.console import Console
 
 from flexformer.distill import DistillOptions, FinetuneOptions
-from flexformer.distill.finetune import FinetuneJob
 from flexformer.distill.job import DistillJob
+from flexformer.distill.procedures import finetune_job
 from flexformer.training import Job, LanguageJob, LanguageOptions, RunFolder, RunOptions, TaskJob, run_job
 from flexformer.training.job import Settings
 from flexformer.training.record import IRRELEVANT, Record, differences
@@ -37,7 +37,7 @@ JOBS: dict[str, Callable[[Any], Job]] = {
     "train": TaskJob,
     "train lm": LanguageJob,
     "distill": DistillJob,
-    "finetune": FinetuneJob,
+    "finetune": finetune_job,
 }
 REFERENCE = "stage:"
 

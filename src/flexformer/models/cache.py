@@ -125,3 +125,12 @@ def recurrent_layer(cache: Cache, index: int) -> RecurrentLayer:
             )
         layer = cache.layers[index] = RecurrentLayer()
     return layer
+
+
+def state_bytes(cache: Cache) -> int:
+    """Memory of what a cache holds: states, or keys and values."""
+    total = 0
+    for layer in cache.layers:
+        held = (getattr(layer, "keys", None), getattr(layer, "values", None))
+        total += getattr(layer, "nbytes", None) or sum(x.nbytes for x in held if x is not None)
+    return total

@@ -1,4 +1,4 @@
-"""`flexformer reproduce table3` and `table4`: pretrained models with linear attention on GLUE."""
+"""`flexformer reproduce table3`, `table4`, `sentences` and `decoder`: pretrained models with linear attention."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from flexformer.cli.reproduce import Preset
 from flexformer.cli.reproduce_frame import Request, reproduce
+from flexformer.experiments.decoder import DecoderStudy
 from flexformer.experiments.glue_tables import RecoveryTable, TransferTable
 from flexformer.experiments.sentences import SentenceStudy
 
@@ -102,3 +103,33 @@ def sentences(
         flexformer reproduce sentences --attention softmax flexformer-c --seeds 0
     """
     return reproduce(SentenceStudy(preset, root, base, text), Request(attention, seeds, **how))
+
+
+def decoder(
+    preset: Literal["cpu", "smoke"] = "cpu",
+    attention: list[str] | None = None,
+    seeds: list[int] = [0, 1, 2],  # noqa: B006
+    base: str | None = None,
+    text: str | None = None,
+    root: str | None = None,
+    **how: Any,
+) -> int:
+    """Make a language model linear and compare perplexities at every step of the way.
+
+    Each attention is converted, distilled and fine-tuned for a short while, beside the model itself fine-tuned by the
+    same recipe. Unless a text is named, the model writes one first and reads that. Finished cells are not repeated, one
+    that was cut off goes on.
+
+    Args:
+        preset: cpu (two cores) or smoke.
+        attention: Some of softmax, hedgehog, flexformer-s, flexformer-n and flexformer-c; default all.
+        seeds: One run of each attention for each.
+        base: Folder or hub name of a language model; default models/stories15M in the data folder.
+        text: A text file, a folder of .txt files, or a datasets id with a column "text"; default what the model
+            writes itself, kept as own-text/MODEL-1024.txt in the data folder.
+        root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
+
+    Example:
+        flexformer reproduce decoder --base stories15M --attention softmax flexformer-c --seeds 0
+    """
+    return reproduce(DecoderStudy(preset, root, base, text), Request(attention, seeds, **how))

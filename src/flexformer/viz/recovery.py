@@ -1,4 +1,4 @@
-"""A sentence encoder on its way from softmax to linear attention."""
+"""A pretrained model on its way from softmax to linear attention."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from collections.abc import Mapping, Sequence
 from .style import ACCENT, INK, MUTED, PALETTE, new_figure, style, to_png, to_svg
 
 
-def plot_sentences(
-    steps: Sequence[str], scores: Mapping[str, Sequence[float]], original: float | None, reference: float | None
+def plot_recovery(
+    steps: Sequence[str],
+    scores: Mapping[str, Sequence[float]],
+    original: float | None,
+    reference: float | None,
+    title: str,
+    metric: str,
+    lower_is_better: bool = False,
 ) -> dict[str, bytes]:
     """Scores at every step of the way, as PNG and SVG by file ending.
 
@@ -17,18 +23,23 @@ def plot_sentences(
         scores: By attention, one score for each step.
         original: The score of the model as it was.
         reference: That of the model fine-tuned with its own attention.
+        title: Over the plot.
+        metric: What the scores are.
+        lower_is_better: Of the metric; the axis is logarithmic then, as perplexities fall by large factors.
     """
     with style():
         figure = new_figure(6.4, 4.0)
         axes = figure.subplots()
-        ranked = sorted(scores, key=lambda name: -scores[name][-1])
+        ranked = sorted(scores, key=lambda name: scores[name][-1], reverse=not lower_is_better)
         for name, colour in zip(ranked, (ACCENT, *PALETTE), strict=False):
             axes.plot(range(len(steps)), scores[name], "o-", color=colour, label=name)
         for value, label in ((original, "softmax, as it is"), (reference, "softmax, fine-tuned")):
             if value is not None:
                 dashes = "--" if label.endswith("tuned") else ":"
                 axes.axhline(value, color=INK, linewidth=1.2, linestyle=dashes, label=label)
-        axes.set(title="A sentence encoder made linear", ylabel="STS-B dev, Spearman x 100")
+        if lower_is_better:
+            axes.set_yscale("log")
+        axes.set(title=title, ylabel=metric)
         axes.set_xticks(range(len(steps)), steps)
         figure.legend(loc="outside right upper", labelcolor=MUTED)
         return {"png": to_png(figure), "svg": to_svg(figure)}
