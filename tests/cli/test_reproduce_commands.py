@@ -291,6 +291,7 @@ def test_kernels_are_compared_and_their_curves_need_no_runs_of_their_own(folders
     cells = folders.cells("kernels")
     assert len(cells) == 2 * 2
     assert all(len(cell["details"]["kl_by_layer"]) == 2 for cell in cells.values())
+    assert all(len(cell["details"]["heads"]) == 2 * 4 for cell in cells.values())
     capfd.readouterr()
     times = folders.times("kernels")
     assert folders.run("distill-curves", *shared, "--maps", "hedgehog", "flexformer-c, all real") == 0

@@ -12,7 +12,9 @@ from flexformer.experiments.kernels import MAPS, KernelStudy, best_cells
 def result(label, lr, seed, kl):
     figures = {"output_error": 0.1, "negative_weights": 0.0, "nonpositive_denominators": 0.0, "floored_rows": 0.0}
     metrics = {f"after_{name}": value for name, value in (figures | {"kl": kl}).items()}
-    measured = {"parameters": 10, "curve": [[50, 2 * kl], [100, kl]], "details": {"kl_by_layer": [kl, kl]}}
+    heads = [[entropy, 2 * kl / (1 + entropy)] for entropy in (3.0, 0.0, 1.0, 2.0)]
+    measured = {"parameters": 10, "curve": [[50, 2 * kl], [100, kl]]}
+    measured["details"] = {"kl_by_layer": [kl, kl], "heads": heads}
     return kernel_cell(label, lr, seed, "cpu", metrics=metrics, **measured)
 
 
@@ -63,7 +65,10 @@ def test_table_ranks_maps_and_shows_those_not_run():
     assert [row.label for row in table.rows[:2]] == ["hedgehog", "flexformer-n"]
     assert len(table.rows) == len(MAPS)
     assert table.rows[-1].values == (None,) * len(table.columns)
-    assert table.rows[1].values[1].mean == pytest.approx(0.305)
+    shown = dict(zip([column.title for column in table.columns], table.rows[1].values, strict=True))
+    assert shown["KL"].mean == pytest.approx(0.305)
+    assert shown["sharp heads"].mean == pytest.approx(0.61)
+    assert shown["flat heads"].mean == pytest.approx(0.61 / 4)
 
 
 def test_the_plot_is_a_picture():

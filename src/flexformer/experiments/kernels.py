@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar
@@ -48,11 +49,16 @@ MAPS = (
     Map("flexformer-s, no centres", "flexformer-s", {"centres": False}),
     Map("flexformer-n", "flexformer-n"),
     Map("flexformer-n, no centres", "flexformer-n", {"centres": False}),
+    Map("flexformer-n, tau frozen", "flexformer-n", {"learn_tau": False}),
+    Map("flexformer-n, the paper's start", "flexformer-n", {"frequency_scale": 1.0}),
     Map("flexformer-c, pairs", "flexformer-c", {"num_real": 0, "wave_scale": 0.1}),
     Map("flexformer-c, half real", "flexformer-c", {"num_real": "half", "wave_scale": 0.1}),
     Map("flexformer-c, all real", "flexformer-c"),
     Map("flexformer-c, all real, beta frozen", "flexformer-c", {"learn_beta": False}),
+    Map("flexformer-c, all real, no norm weight", "flexformer-c", {"beta": 0.0, "learn_beta": False}),
     Map("flexformer-c, all real, no centres", "flexformer-c", {"centres": False}),
+    Map("flexformer-c, all real, start from data", "flexformer-c", {"data_start": True}),
+    Map("flexformer-c, all real, orthogonal", "flexformer-c", {"orthogonal": True}),
 )
 
 
@@ -131,12 +137,16 @@ class KernelStudy(Experiment):
     def details(self, cell: Cell, output: Path) -> Mapping[str, Any]:
         assert isinstance(cell, TrainedCell)
         report = json.loads((cell.stage.folder(output) / REPORT).read_text(encoding="utf-8"))
-        return {"kl_by_layer": [layer["kl"] for layer in report["after"]["layers"]]}
+        layers = report["after"]["layers"]
+        heads = [[head["entropy"], head["kl"]] for layer in layers for head in layer["heads"]]
+        return {"kl_by_layer": [layer["kl"] for layer in layers], "heads": heads}
 
     def tables(self, found: Sequence[Result]) -> list[Table]:
         columns = (
             Column("lr", "", 3, None),
             Column("KL", "", 4, "lower"),
+            Column("sharp heads", "", 3, "lower"),
+            Column("flat heads", "", 3, "lower"),
             Column("output error", "", 3, "lower"),
             Column("negative, %", "", 2, None),
             Column("den <= 0, %", "", 3, None),
@@ -153,8 +163,9 @@ class KernelStudy(Experiment):
         rates = ", ".join(f"{rate:g}" for rate in sorted(set.intersection(*tried))) if tried else "none"
         notes = (
             f"{self.subject}. KL is the cross-entropy of attention weights above softmax's own entropy, in nats, mean "
-            "over layers, on text that was held out; the other figures are of the linear form. Each map shows its best "
-            f"learning rate; all were tried with {rates} on the first seed.",
+            "over layers, on text that was held out; of sharp and flat heads it is the mean over the quarter where "
+            "softmax's entropy is lowest and highest. The other figures are of the linear form. Each map shows its "
+            f"best learning rate; all were tried with {rates} on the first seed.",
         )
         title = f"Divergence from softmax after distillation, {self.preset} scale"
         return [Table(self.stem, title, "map", columns, tuple(rows), notes)]
@@ -192,6 +203,7 @@ def _values(own: Sequence[Result]) -> tuple[Value | None, ...]:
     return (
         Value(own[0].labels["lr"]),
         of("kl"),
+        *(Value.of([mean(by_sharpness(result, 4)[which]) for result in own]) for which in (0, -1)),
         of("output_error"),
         of("negative_weights", 100.0),
         of("nonpositive_denominators", 100.0),
@@ -201,5 +213,12 @@ def _values(own: Sequence[Result]) -> tuple[Value | None, ...]:
     )
 
 
+def by_sharpness(result: Result, parts: int) -> list[list[float]]:
+    """Divergences of heads in so many parts of equal size, those where softmax's entropy is lowest first."""
+    ranked = [kl for _, kl in sorted(result.details["heads"])]
+    edges = [round(len(ranked) * part / parts) for part in range(parts + 1)]
+    return [ranked[start:end] for start, end in pairwise(edges)]
+
+
 def _run(result: Result) -> dict[str, Any]:
-    return {"kl": divergence(result), "curve": result.curve, "kl_by_layer": result.details["kl_by_layer"]}
+    return {"kl": divergence(result), "curve": result.curve, **result.details}

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from statistics import mean
 from typing import Any
 
 from .style import ACCENT, MUTED, PALETTE, new_figure, style, to_png, to_svg
 
+PARTS = 6
+
 
 def plot_kernel_study(maps: Mapping[str, Sequence[dict[str, Any]]], caption: str) -> dict[str, bytes]:
-    """Divergence over steps and by layer, as PNG and SVG by file ending.
+    """Divergence over steps, by layer and by how sharp a head's softmax is, as PNG and SVG by file ending.
 
     Args:
-        maps: By label, its runs at the best learning rate, with `curve` and `kl_by_layer`; seeds are averaged.
+        maps: By label, its runs at the best learning rate, with `curve`, `kl_by_layer` and `heads`, pairs of softmax's
+            entropy and the divergence; seeds are averaged.
         caption: What was distilled on what.
     """
     with style():
-        figure = new_figure(9.6, 4.2)
-        left, right = figure.subplots(1, 2, width_ratios=(1.15, 1.0))
+        figure = new_figure(13.2, 4.6)
+        left, middle, right = figure.subplots(1, 3)
         ranked = sorted(maps, key=lambda label: mean(run["kl"] for run in maps[label]))
         colours = dict(zip(ranked, (ACCENT, *PALETTE, *PALETTE), strict=False))
         for label in ranked:
@@ -27,12 +31,24 @@ def plot_kernel_study(maps: Mapping[str, Sequence[dict[str, Any]]], caption: str
             values = [mean(curve[step] for curve in curves if step in curve) for step in steps]
             left.plot(steps, values, "o-", color=colours[label], label=label)
             layers = [mean(column) for column in zip(*(run["kl_by_layer"] for run in maps[label]), strict=True)]
-            right.plot(range(len(layers)), layers, "o-", color=colours[label])
+            middle.plot(range(len(layers)), layers, "o-", color=colours[label])
+            right.plot(*_by_entropy([run["heads"] for run in maps[label]]), "o-", color=colours[label])
         left.set(title="While learning", xlabel="steps", ylabel="divergence from softmax, nats", yscale="log")
-        right.set(title="By layer, at the end", xlabel="layer", yscale="log")
-        for axes in (left, right):
+        middle.set(title="By layer, at the end", xlabel="layer", yscale="log")
+        right.set(title="By head, sharp ones left", xlabel="entropy of softmax's weights, nats", yscale="log")
+        for axes in (left, middle, right):
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("{x:g}")
-        left.legend(fontsize=7.5, ncols=2)
+        figure.legend(loc="outside lower center", ncols=4, fontsize=8)
         figure.suptitle(caption, x=0.01, ha="left", fontsize=9, color=MUTED)
         return {"png": to_png(figure), "svg": to_svg(figure)}
+
+
+def _by_entropy(runs: Sequence[list[list[float]]]) -> tuple[list[float], list[float]]:
+    """Mean entropies and divergences of sixths of the heads, ranked by entropy."""
+    ranked = [sorted(run) for run in runs]
+    count = len(ranked[0])
+    parts = min(PARTS, count)
+    edges = [round(count * part / parts) for part in range(parts + 1)]
+    members = [[head for run in ranked for head in run[start:end]] for start, end in pairwise(edges)]
+    return [mean(e for e, _ in part) for part in members], [mean(kl for _, kl in part) for part in members]
