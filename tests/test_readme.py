@@ -13,7 +13,7 @@ from flexformer.cli.main import COMMANDS, GROUPS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DOCS = [ROOT / "README.md", ROOT / "docs" / "inspecting.md"]
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_the_picture_shows_what_results_hold(figures):
 def commands():
     for page in DOCS:
         for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
-            for line in block.splitlines():
+            for line in block.replace("\\\n", " ").splitlines():
                 words = shlex.split(line, comments=True)
                 if words[:1] == ["flexformer"]:
                     yield shlex.join(words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,11 @@ def test_other_causal_models_write_too_converted_or_not(data_folder, tmp_path, c
         (["nowhere"], "nowhere is not a folder; name a run, a checkpoint or a model"),
         (["{empty}"], "holds no model: there is no run.json and no config.json"),
         (["{run}", "--tokens", "0"], "tokens 0 is too small"),
+        (["{run}", "--chunk", "-3"], "chunk -3 is too small"),
+        (["{run}", "--temperature", "0"], "temperature 0.0 is too small"),
+        (["{run}", "--top_p", "2"], "top_p 2.0 is no share of all tokens"),
+        (["{run}", "--top_k=-1"], "top_k -1 is negative"),
+        (["{run}", "--compare", "cosformer", "--tokens", "1"], "contexts 8192 is too long; with cosformer this model"),
         (["{run}", "--compare", "sofmax", "--tokens", "1"], "attention 'sofmax' is unknown"),
         (["{run}", "--compare", "softmax", "--contexts", "[0]", "--tokens", "1"], "contexts [0] must be"),
     ],
@@ -117,6 +123,22 @@ def test_mistakes_are_explained_in_one_line(run, tmp_path, capsys, arguments, me
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("flexformer generate: error:")
     assert message in error
+
+
+def test_damaged_weights_and_a_model_without_words_are_explained(run, tmp_path, capsys):
+    folder = tmp_path / "model"
+    shutil.copytree(run / "model", folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert main(["generate", str(folder)]) == 1
+    assert "holds weights that are damaged" in capsys.readouterr().err
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused_before_anything_is_written(tmp_path, capsys):
+    command = ["train", "lm", "--preset", "smoke", "--model.vocabulary", "adaptive", *where(tmp_path / "run")]
+    assert main(command) == 1
+    assert "cutoffs" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "run.json").exists()
 
 
 def test_wrong_text_is_explained_and_nothing_written(tmp_path, capsys):

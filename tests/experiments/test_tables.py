@@ -10,7 +10,7 @@ from made_cells import made
 from flexformer.experiments.arena_table import ArenaTable, average
 from flexformer.experiments.efficiency_figure import EfficiencyFigure
 from flexformer.experiments.glue_tables import RecoveryTable, TransferTable
-from flexformer.experiments.language_table import LanguageTable
+from flexformer.experiments.language_table import LanguageTable, largest_rise
 from flexformer.experiments.results import write
 from flexformer.experiments.tables import Column, Row, Table, Value, latex, markdown
 
@@ -18,6 +18,7 @@ from flexformer.experiments.tables import Column, Row, Table, Value, latex, mark
 def result(table="table1", preset="cpu", seed=0, metrics=None, **labels):
     name = "-".join(map(str, labels.values()))
     figures = {"metrics": metrics or {}, "parameters": 1_000_000, "step_seconds": 0.5}
+    figures["details"] = {"largest_rise": 0.25}
     return made(table, name, labels, preset, seed, **figures)
 
 
@@ -81,9 +82,9 @@ def test_table1_names_the_substitute_and_never_calls_it_retrieval():
     scores = {"listops": 0.3, "text": 0.6, "articles": 0.7, "image": 0.4, "pathfinder": 0.5}
     (table,) = ArenaTable("cpu", tasks=["image"]).tables(arena(scores, seeds=(0, 1)))
     here = [each.title for each in table.columns if each.group == "cpu scale"]
-    assert here == ["ListOps", "Text", "Articles", "Image", "Pathfinder", "average"]
-    assert value(table, "softmax", "average", "cpu scale").mean == pytest.approx(50.5)
-    assert value(table, "linear", "average", "cpu scale") is None
+    assert here == ["ListOps", "Text", "Articles", "Image", "Pathfinder", "average with Articles"]
+    assert value(table, "softmax", "average with Articles", "cpu scale").mean == pytest.approx(50.5)
+    assert value(table, "linear", "average with Articles", "cpu scale") is None
     assert any("not to be compared with the paper's Retrieval" in note for note in table.notes)
     assert table.rows[0].label == "softmax"
     assert [each.label for each in table.rows][-3:] == ["flexformer-s", "flexformer-n", "flexformer-c"]
@@ -217,3 +218,8 @@ def test_fig2_joins_accuracy_of_table1_and_names_its_task(tmp_path):
     _, table = figure.tables([])
     assert value(table, "linear", "Articles, %", "table 1, cpu").mean == pytest.approx(75.0)
     assert value(table, "flexformer-n", "Articles, %", "table 1, cpu") is None
+
+
+def test_a_rise_is_above_the_five_before_it():
+    assert largest_rise([5.0, 4.0, 3.0, 2.0, 1.0]) == 0.0
+    assert largest_rise([5.0, 4.0, 3.0, 2.0, 1.0, 4.0, 1.0, 2.2]) == pytest.approx(1.0)

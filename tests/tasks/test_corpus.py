@@ -105,7 +105,9 @@ def test_folder_is_divided_without_loss(tmp_path_factory, sizes, unit):
     generator = np.random.default_rng(sum(sizes))
     for number, size in enumerate(sizes):
         (folder / f"{number}.txt").write_bytes(bytes(generator.choice([97, 10, 32], size).astype(np.uint8)))
-    everything = b"".join((folder / f"{number}.txt").read_bytes() for number in range(len(sizes)))
+    pieces = [(folder / f"{number}.txt").read_bytes() for number in range(len(sizes))]
+    ended = [piece + b"\n" if piece and not piece.endswith(b"\n") else piece for piece in pieces[:-1]]
+    everything = b"".join([*ended, pieces[-1]])
     try:
         corpus = find(str(folder), folder, unit)
     except CorruptDataError:
@@ -116,6 +118,21 @@ def test_folder_is_divided_without_loss(tmp_path_factory, sizes, unit):
         assert all(part.endswith(b"\n") for part in parts[:2])
     else:
         assert len(parts[0]) == round(0.9 * len(everything))
+
+
+def test_hidden_folders_are_no_text(tmp_path):
+    (tmp_path / "text/.git").mkdir(parents=True)
+    (tmp_path / "text/.git/object").write_text("hidden " * 100)
+    (tmp_path / "text/a.txt").write_text("seen " * 100)
+    texts = find(str(tmp_path / "text"), tmp_path).texts.values()
+    assert b"hidden" not in b"".join(piece for text in texts for piece, _ in text.pieces())
+
+
+def test_half_divided_folder_is_not_divided_anew(tmp_path):
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.txt").write_text("a b c\n" * 10)
+    with pytest.raises(MissingDataError, match=r"has train\.txt and valid\.txt and no test\.txt"):
+        find(str(tmp_path), tmp_path)
 
 
 def test_default_is_pythons_own_sources(tmp_path):
@@ -189,6 +206,21 @@ def test_interrupted_building_leaves_nothing(tmp_path):
     assert list((tmp_path / "lm").iterdir()) == []
 
 
+def test_what_a_killed_process_left_is_cleared_away(tmp_path):
+    left, fresh = tmp_path / "lm" / ".partial-old", tmp_path / "lm" / ".partial-new"
+    for folder in (left, fresh):
+        folder.mkdir(parents=True)
+        (folder / "train").write_text("half")
+    os.utime(left, (0, 0))
+    task = LanguageModelling(tmp_path)
+    task.tokens.cache.folder.mkdir()  # a set that lost its manifest
+    (task.tokens.cache.folder / "train.npy").write_text("half")
+    task.prepare()
+    assert not left.exists()
+    assert fresh.exists()  # it may be somebody's who is still writing
+    task.tokens.cache.verify()
+
+
 def test_empty_corpus_is_refused_and_nothing_written(tmp_path):
     (tmp_path / "empty.txt").touch()
     with pytest.raises(CorruptDataError, match="has no text for train; use a longer text"):
@@ -217,6 +249,7 @@ def test_bytes_that_are_no_text_do_not_stop_words(tmp_path):
         ("enwik8", r"enwik8 is not in .*: get enwik8.zip"),
         ("nowhere.txt", r"source 'nowhere.txt' is neither a file nor a folder; put text there, or use python"),
         ("./nowhere/at/all", r"neither a file nor a folder"),
+        ("nowhere/novel.txt", r"neither a file nor a folder"),
     ],
 )
 def test_missing_text_says_where_to_get_it(source, message, tmp_path):
@@ -235,6 +268,14 @@ def test_missing_text_says_where_to_get_it(source, message, tmp_path):
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         LanguageModelling(**options)
+
+
+def test_words_that_look_like_fillers_keep_their_ids(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("a b <unused0> c\n" * 50)
+    task = LanguageModelling(tmp_path, source=str(path), unit="word")
+    task.prepare()
+    assert len(set(task.words)) == len(task.words) == 8
 
 
 def test_ids_are_as_narrow_as_the_vocabulary(tmp_path):

@@ -108,6 +108,18 @@ def test_check_fails_for_damage_and_says_what_to_do(capsys, tmp_path):
     assert "does not have the checksum it was written with; delete" in printed
 
 
+def test_a_folder_of_somebody_else_s_is_named_and_hides_nothing(capsys, tmp_path):
+    prepare(capsys, tmp_path, "listops", *SMALL, "--min_length", "5", "--max_length", "40")
+    stranger = tmp_path / "listops" / "stranger"
+    stranger.mkdir()
+    (stranger / "manifest.json").write_text("{}")
+    assert json.loads(output(capsys, "list", "--root", tmp_path, "--json"))["tasks"]
+    found = json.loads(output(capsys, "check", "--task", "listops", "--root", tmp_path, "--json", status=1))["findings"]
+    assert [finding["state"] for finding in found] == ["ok", "corrupt"]
+    assert "does not describe a set of listops" in found[1]["problem"]
+    assert found[0]["published"] is False
+
+
 def test_check_reads_every_line_of_the_pairs(capsys, tmp_path):
     folder = tmp_path / "aan"
     folder.mkdir()

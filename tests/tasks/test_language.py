@@ -110,3 +110,11 @@ def test_byte_tokenizer_gives_bytes_and_takes_them_back(byte_tokenizer, text):
 def test_saved_byte_tokenizer_is_the_same(letters, tmp_path):
     letters.tokenizer().save_pretrained(tmp_path)
     assert AutoTokenizer.from_pretrained(tmp_path)("cät\n").input_ids == list("cät\n".encode())
+
+
+def test_letters_that_tokenizers_use_for_bytes_are_letters_all_the_same(byte_tokenizer):
+    text = "Ābols, Ġ, żółć\n"
+    assert byte_tokenizer(text).input_ids == list(text.encode())
+    assert byte_tokenizer.decode(list(text.encode())) == text
+    assert (byte_tokenizer.pad_token_id, len(byte_tokenizer)) == (0, 256)
+    assert byte_tokenizer.decode([0, 0, 97], skip_special_tokens=True) == "a"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -70,6 +71,38 @@ def test_evaluate_finds_what_the_run_found(finished):
     _, validated = evaluate(folder, QUIET, "validation", batch_size=90)
     assert validated.accuracy == record.metrics["validation_accuracy"]
     assert evaluate(folder, QUIET, limit=10)[1].examples == 10
+
+
+def test_evaluating_leaves_the_folder_as_it_was(finished):
+    folder, _, _ = finished
+    before = sorted(path.name for path in folder.iterdir())
+    evaluate(folder, QUIET, limit=10)
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_checkpoints_left_of_a_finished_run_are_not_what_is_evaluated(tmp_path, monkeypatch):
+    options = toy_run.options("softmax", select="best")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # as if it were killed just before
+        record = run(options, tmp_path, QUIET)
+    assert any((tmp_path / "checkpoints").iterdir())
+    _, found = evaluate(tmp_path, QUIET)
+    assert (found.weights, found.loss) == ("model", record.metrics["test_loss"])
+
+
+@pytest.mark.parametrize("broken", ["write_text", "RunFolder.lay_out"])
+def test_run_that_was_cut_off_while_it_began_begins_again(broken, tmp_path, monkeypatch):
+    options = toy_run.options("softmax", steps=2)
+
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"flexformer.training.record.{broken}", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(options, tmp_path, QUIET)
+    (tmp_path / ".run.json-cut-off").touch()
+    assert run(options, tmp_path, QUIET).status == "finished"
 
 
 def test_finished_run_is_returned_as_it_is(finished):
@@ -215,6 +248,21 @@ def test_masks_that_hide_nothing_are_left_out():
 def test_impossible_options_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         toy_run.options("softmax", **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": {"layers": 0}}, r"model.layers 0 is too small"),
+        ({"model": {"dropout": 1.0}}, r"model.dropout 1.0 is out of range"),
+        ({"data": {"train_limit": 0}}, r"data.train_limit 0 is too small"),
+        ({"optimizer": {"beta1": 2.0}}, r"optimizer.beta1 2.0 is out of range; use at least 0 and less than 1"),
+        ({"optimizer": {"eps": 0.0}}, r"optimizer.eps 0.0 is too small"),
+    ],
+)
+def test_impossible_models_and_optimisers_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        RunOptions.from_dict({"task": "toy", **change})
 
 
 def test_tensorboard_files_are_written_where_it_is_installed(tmp_path):

@@ -62,9 +62,9 @@ def test_task_learns_on_real_data(task, attention, real_data, tmp_path):
     assert_loss_falls(task, attention, real_data, tmp_path)
 
 
-@pytest.mark.parametrize("attention", ["softmax", "flexformer-n"])
-def test_retrieval_learns_on_files_in_its_format(attention, tmp_path):
-    folder = tmp_path / "data/lra_release/tsv_data"
+def write_pairs(root):
+    """AAN's files with pairs that words tell apart."""
+    folder = root / "lra_release/tsv_data"
     folder.mkdir(parents=True)
     draw = random.Random(0)
     vocabularies = [["kernel", "spectrum", "feature"], ["grammar", "parser", "treebank"]]
@@ -75,6 +75,11 @@ def test_retrieval_learns_on_files_in_its_format(attention, tmp_path):
             texts = [" ".join(draw.choices(vocabularies[which], k=12)) for which in (first, second)]
             lines.append("\t".join([f"{int(first == second)}.0", f"A{number}", f"B{number}", *texts]))
         (folder / f"new_aan_pairs.{split}.tsv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("attention", ["softmax", "flexformer-n"])
+def test_retrieval_learns_on_files_in_its_format(attention, tmp_path):
+    write_pairs(tmp_path / "data")
     assert_loss_falls("retrieval", attention, tmp_path / "data", tmp_path / "run")
 
 
@@ -86,3 +91,10 @@ def test_every_attention_learns_on_every_task(task, attention, real_data, genera
     if task in REAL:
         skip_where_absent(task, real_data)
     assert_loss_falls(task, attention, generated_data if task in GENERATED else real_data, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_every_attention_learns_on_retrieval(attention, tmp_path):
+    write_pairs(tmp_path / "data")
+    assert_loss_falls("retrieval", attention, tmp_path / "data", tmp_path / "run")

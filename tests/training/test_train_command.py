@@ -67,6 +67,14 @@ def test_print_config_shows_the_preset_under_what_is_given(command, tmp_path):
     assert shown["model"]["attention_options"] == {"num_frequencies": 4}
 
 
+@pytest.mark.parametrize("given", [["--data.options", "{train: 5000}"], ["--data.options={train: 5000}"]])
+def test_a_mapping_changes_what_it_names_and_leaves_the_rest(command, given):
+    status, out, _ = command("train", "listops", "--preset", "cpu", *given, "--print_config")
+    assert status == 0
+    shown = yaml.safe_load(out)["data"]["options"]
+    assert (shown["train"], shown["min_length"]) == (5000, 100)
+
+
 def test_config_of_a_run_can_be_used_again(command, tmp_path):
     assert command("train", "listops", "--preset", "smoke", "--output", "x", "--optimizer.lr", "0.02", *TINY)[0] == 0
     status, out, err = command("train", "listops", "--config", "x/config.yaml", "--print_config")

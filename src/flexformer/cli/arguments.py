@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
 import jsonargparse
+import yaml
 
 from flexformer.cli.main import UsageError, closest
 
@@ -83,6 +85,7 @@ def parse(function: Callable[..., Any], program: str, arguments: list[str]) -> d
             action._typehint = lists[action.dest]  # type: ignore[attr-defined]  # of each word
     known = [option for action in parser._actions for option in action.option_strings]
     arguments = _gather(_normalise(arguments, flags), {f"--{name}" for name, hint in hints.items() if _is_list(hint)})
+    arguments = _spread(arguments, {f"--{name}" for name, hint in hints.items() if get_origin(hint) is dict})
     find_preset: PresetFinder | None = getattr(function, "find_preset", None)
     try:
         if find_preset is not None:
@@ -138,6 +141,27 @@ def _gather(arguments: list[str], lists: set[str]) -> list[str]:
                 next(rest)
         else:
             result.append(argument)
+    return result
+
+
+def _spread(arguments: list[str], mappings: set[str]) -> list[str]:
+    """Give what a mapping holds one by one, so that a preset's other entries stay: `--x={a: 1}` is `--x.a=1`."""
+    result: list[str] = []
+    rest = iter(enumerate(arguments))
+    for i, argument in rest:
+        if argument == "--":
+            return result + arguments[i:]
+        option, equals, value = argument.partition("=")
+        if option in mappings:
+            text = value if equals else "".join(arguments[i + 1 : i + 2])
+            with contextlib.suppress(yaml.YAMLError):
+                entries = yaml.safe_load(text)
+                if isinstance(entries, dict) and entries:
+                    result += [f"{option}.{key}={json.dumps(entry)}" for key, entry in entries.items()]
+                    if not equals:
+                        next(rest)
+                    continue
+        result.append(argument)
     return result
 
 

@@ -75,6 +75,7 @@ def check(task: str | None = None, root: str | None = None, json: bool = False) 
     for variant in inspection.present(root, task):
         with _progress(screen, f"checking {variant.name}", hidden=json) as progress:
             findings.append(inspection.check(variant, progress))
+    findings += [f for name in (tasks.names() if task is None else (task,)) for f in inspection.strangers(name, root)]
     if json:
         print_json({"root": str(data_root(root)), "findings": [asdict(finding) for finding in findings]})
     else:

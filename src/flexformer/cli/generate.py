@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, TextStreamer
 
 from flexformer.bench.generation import TokenCost, token_costs, with_attention
@@ -21,7 +22,7 @@ from flexformer.convert import manifest
 from flexformer.convert.swap import CONFIG_KEY
 from flexformer.models import CausalLM
 from flexformer.models.cache import state_bytes
-from flexformer.training import RunFolder, checkpoints
+from flexformer.training import RunFolder
 from flexformer.training.run import quiet_libraries
 
 TAIL = 16  # tokens of the prompt that new ones are decoded after
@@ -65,9 +66,15 @@ def generate(
     Example:
         flexformer generate runs/lm-flexformer-n-cpu-0 --prompt "def main(" --tokens 300 --compare softmax
     """
-    for name, value in (("tokens", tokens), ("beams", beams)):
+    for name, value in (("tokens", tokens), ("beams", beams), ("chunk", 1 if chunk is None else chunk)):
         if value < 1:
             raise UserError(f"{name} {value} is too small; use 1 or more")
+    if not temperature > 0:
+        raise UserError(f"temperature {temperature} is too small; use more than 0, or --greedy")
+    if not 0 < top_p <= 1:
+        raise UserError(f"top_p {top_p} is no share of all tokens; use more than 0 and at most 1")
+    if top_k < 0:
+        raise UserError(f"top_k {top_k} is negative; use 0 or more")
     notes = console(errors=True)
     how: dict[str, Any] = {"do_sample": False, "num_beams": beams}
     if not greedy and beams == 1:
@@ -76,6 +83,9 @@ def generate(
         model, tokenizer = load(weights_of(checkpoint))
         rival = None if compare is None else _rival(model, compare)
         ids = _read(prompt, model, tokenizer, notes)
+        _check_lengths([model], ids.shape[1] + tokens, [])
+        if rival is not None:
+            _check_lengths([model, rival], 0, contexts)
         torch.manual_seed(seed)
         if not json:
             print(prompt, end="", flush=True)
@@ -129,10 +139,10 @@ def weights_of(path: Path) -> Path:
         raise UserError(f"{path} is not a folder; name a run, a checkpoint or a model that was saved")
     run = RunFolder(path)
     if run.record_file.is_file():
-        found = checkpoints.last(run.checkpoints)
-        if found is None and not run.model.is_dir():
+        found = run.weights()
+        if found is None:
             raise UserError(f"{path} holds no weights yet: no model and no checkpoint")
-        return run.model if found is None else found[0]
+        return found
     if (path / "config.json").is_file() or (path / manifest.FILE).is_file():
         return path
     raise UserError(f"{path} holds no model: there is no run.json and no config.json")
@@ -140,10 +150,11 @@ def weights_of(path: Path) -> Path:
 
 def load(folder: Path) -> tuple[PreTrainedModel, Any]:
     """A causal model and its tokenizer."""
-    if (folder / manifest.FILE).is_file() or hasattr(AutoConfig.from_pretrained(folder), CONFIG_KEY):
-        model = load_converted(folder)
-    else:
-        model = AutoModelForCausalLM.from_pretrained(folder)
+    is_converted = (folder / manifest.FILE).is_file() or hasattr(AutoConfig.from_pretrained(folder), CONFIG_KEY)
+    try:
+        model = load_converted(folder) if is_converted else AutoModelForCausalLM.from_pretrained(folder)
+    except SafetensorError as error:
+        raise UserError(f"{folder} holds weights that are damaged: {error}") from error
     if not model.can_generate():
         raise UserError(f"{folder} holds a {type(model).__name__}, which does not generate; name a language model")
     return model.eval(), AutoTokenizer.from_pretrained(folder)
@@ -161,6 +172,15 @@ def _read(prompt: str, model: PreTrainedModel, tokenizer: Any, notes: Console) -
     if unknown:
         notes.print(f"{unknown} of {len(found)} words are not in the vocabulary and are read as {tokenizer.unk_token}")
     return torch.tensor([found], device=model.device)
+
+
+def _check_lengths(models: Iterable[Any], tokens: int, contexts: list[int]) -> None:
+    """Refuse what models with a longest length cannot read."""
+    for model in models:
+        longest = getattr(model.config, "longest", None)
+        if longest is not None and max([tokens, *contexts]) > longest:
+            asked = f"prompt and tokens make {tokens}" if tokens > longest else f"contexts {max(contexts)} is too long"
+            raise UserError(f"{asked}; with {model.config.attention} this model reads {longest} tokens at most")
 
 
 class _TimedStreamer(TextStreamer):

@@ -10,7 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from flexformer.cli.arguments import with_presets
-from flexformer.cli.main import UsageError, UserError, console, print_json
+from flexformer.cli.interruption import reported
+from flexformer.cli.main import UsageError, console, print_json
 from flexformer.experiments import presets
 from flexformer.training import (
     LanguageDataOptions,
@@ -19,19 +20,12 @@ from flexformer.training import (
     LanguageOptions,
     OptimizerOptions,
     Record,
-    RunInterruptedError,
     ScheduleOptions,
     TrainingOptions,
     run_job,
 )
 
 TASK = "lm"
-
-
-class _StoppedError(UserError):
-    def __init__(self, stopped: RunInterruptedError) -> None:
-        super().__init__(str(stopped))
-        self.status = stopped.status
 
 
 def find_preset(options: dict[str, Any]) -> Path:
@@ -57,14 +51,15 @@ def train(
 ) -> int:
     """Train a language model on any text, test it and record everything in one folder.
 
-    Without --data.source it learns from the sources of Python's standard library, so that it works on any machine.
+    Without --data.source it learns from sources of Python's standard library, so that it works on any machine.
     A preset gives all settings: `paper-small` and `paper-big` those of the paper, `cpu` smaller ones for two cores,
     `smoke` a few steps to see that all works. Options override it one by one; --print_config shows what would be used.
     A run that was killed or interrupted goes on, to the same result, when the same command is given again.
     flexformer generate writes text with the result.
 
     Args:
-        attention: softmax, flexformer-s, flexformer-n, linear, performer, rfa, cosformer, hedgehog or polaformer.
+        attention: softmax, flexformer-s, flexformer-n, flexformer-c, linear, performer, rfa, cosformer, hedgehog or
+            polaformer.
         preset: The settings to start from: paper-small, paper-big, cpu or smoke.
         output: The run's folder; default runs/lm-ATTENTION-PRESET-SEED.
         seed: Of weights, dropout and the order of blocks.
@@ -81,10 +76,8 @@ def train(
     options = LanguageOptions(attention, preset, seed, data, model, optimizer, schedule, training)
     folder = Path("runs", f"{TASK}-{attention}-{preset}-{seed}") if output is None else output
     screen = console(json)
-    try:
+    with reported():
         record = run_job(LanguageJob(options), folder, screen, ["flexformer", *sys.argv[1:]])
-    except RunInterruptedError as stopped:
-        raise _StoppedError(stopped) from stopped
     if json:
         print_json(asdict(record))
     else:

@@ -10,25 +10,19 @@ from typing import Any
 from rich.table import Table
 
 from flexformer.cli.arguments import with_presets
-from flexformer.cli.main import UsageError, UserError, console, print_json
+from flexformer.cli.interruption import reported
+from flexformer.cli.main import UsageError, console, print_json
 from flexformer.experiments import presets
 from flexformer.training import (
     DataOptions,
     ModelOptions,
     OptimizerOptions,
     Record,
-    RunInterruptedError,
     RunOptions,
     ScheduleOptions,
     TrainingOptions,
 )
 from flexformer.training import run as run_training
-
-
-class _StoppedError(UserError):
-    def __init__(self, stopped: RunInterruptedError) -> None:
-        super().__init__(str(stopped))
-        self.status = stopped.status
 
 
 def find_preset(options: dict[str, Any]) -> Path:
@@ -81,10 +75,8 @@ def train(
     options = RunOptions(task, attention, preset, seed, data, model, optimizer, schedule, training)
     folder = Path("runs", f"{task}-{attention}-{preset}-{seed}") if output is None else output
     screen = console(json)
-    try:
+    with reported():
         record = run_training(options, folder, screen, ["flexformer", *sys.argv[1:]])
-    except RunInterruptedError as stopped:
-        raise _StoppedError(stopped) from stopped
     if json:
         print_json(asdict(record))
     else:

@@ -75,8 +75,9 @@ class ArenaTable(Experiment):
         left_out = set() if both else {RETRIEVAL if SUBSTITUTE in present else SUBSTITUTE}
         shown = [task for task in ORDER if task not in left_out]
         averaged = [task for task in shown if not (both and task == SUBSTITUTE)]
+        average = f"average with {TITLES[SUBSTITUTE]}" if SUBSTITUTE in averaged else "average"
         where = f"{self.preset} scale"
-        columns = [Column(TITLES[task], where) for task in shown] + [Column("average", where)]
+        columns = [Column(TITLES[task], where) for task in shown] + [Column(average, where)]
         columns += [Column(TITLES[task], "paper", measured=False) for task in paper.COLUMNS]
         columns.append(Column("average", "paper", measured=False))
         rows = [self._row(name, found, shown, averaged) for name in self.rows()]

@@ -59,6 +59,11 @@ class FrequencySweep(Experiment):
         self.tasks, self.multiples = list(tasks), list(multiples)
         self.corpus = CORPORA[preset] if corpus is None else corpus
 
+    @property
+    def stem(self) -> str:
+        own = self.corpus == CORPORA[self.preset]
+        return f"{self.name}-{self.preset}" if own else f"{self.name}-{Path(self.corpus).stem}-{self.preset}"
+
     def rows(self) -> tuple[str, ...]:
         return ordered([name for name in kernels.names() if OPTION in kernels.options(name)])
 

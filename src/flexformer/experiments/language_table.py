@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any, ClassVar
 
 from flexformer.tasks.paper_language import PERPLEXITY, Size
+from flexformer.training import RunFolder
+from flexformer.training.callbacks import read_log
 
 from . import presets
 from .cells import Cell, TrainedCell
@@ -68,6 +71,11 @@ class LanguageTable(Experiment):
         labels = {"corpus": self.corpus, "size": size, "attention": attention}
         return TrainedCell(self.name, name, labels, self.preset, Stage(name, "train lm", options))
 
+    def details(self, cell: Cell, output: Path) -> Mapping[str, Any]:
+        assert isinstance(cell, TrainedCell)
+        log = read_log(RunFolder(cell.stage.folder(output)).log_file)
+        return {"largest_rise": largest_rise([entry["loss"] for entry in log if "loss" in entry])}
+
     def tables(self, found: Sequence[Result]) -> list[Table]:
         in_words = not any("test_bits_per_byte" in r.metrics for r in found) if found else "wikitext" in self.slug
         measure = "perplexity" if in_words else "bits_per_byte"
@@ -75,7 +83,8 @@ class LanguageTable(Experiment):
         for size in SIZES[self.preset]:
             where = f"{TITLES.get(self.corpus, self.slug)}, {size}"
             columns += [Column(split, where, 2, "lower") for split in ("dev", "test")]
-            columns += [Column("M parameters", where, 2, None), Column("ms / step", where, 0, None)]
+            columns += [Column("largest rise", where, 2, None), Column("M parameters", where, 2, None)]
+            columns.append(Column("ms / step", where, 0, None))
         sizes: tuple[Size, ...] = ("small", "big") if in_words else ()
         for paper_size in sizes:
             group = f"paper, {paper_size}"
@@ -90,6 +99,7 @@ class LanguageTable(Experiment):
         for size in SIZES[self.preset]:
             own = [r for r in found if (r.labels["size"], r.labels["attention"]) == (size, name)]
             values += [Value.of([r.metrics[f"{split}_{measure}"] for r in own]) for split in ("validation", "test")]
+            values.append(Value(max(r.details["largest_rise"] for r in own)) if own else None)
             values.append(Value(own[0].parameters / 1e6) if own else None)
             times = [1e3 * r.step_seconds for r in own if r.step_seconds is not None]
             values.append(Value(sum(times) / len(times)) if times else None)
@@ -107,5 +117,11 @@ class LanguageTable(Experiment):
         shown = f"seeds {', '.join(map(str, seeds))}; " if seeds else ""
         return (
             f"Equal for all: {', '.join(parts)}; {shown}mean ± standard deviation where there are several, "
-            "an empty cell was not run. Times are of whatever machine the cell ran on."
+            "an empty cell was not run. The largest rise is that of the training loss above the mean of the five "
+            "entries of the log before it, in nats, in any run. Times are of whatever machine the cell ran on."
         )
+
+
+def largest_rise(losses: Sequence[float]) -> float:
+    """How far a loss ever was above the mean of the five before it; 0 if it never was."""
+    return max([0.0, *(loss - mean(losses[i - 5 : i]) for i, loss in enumerate(losses) if i >= 5)])

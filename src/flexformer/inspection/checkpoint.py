@@ -21,7 +21,7 @@ from ..convert.adapter import read_tensors
 from ..convert.manifest import Manifest
 from ..convert.swap import CONFIG_KEY, kernels_of
 from ..kernels import Kernel
-from ..training import RunFolder, checkpoints
+from ..training import RunFolder
 from ..training.run import quiet_libraries
 
 ADAPTER, MODEL = "adapter", "model"
@@ -93,10 +93,10 @@ def _weights_of(path: Path) -> Path:
     if run.record_file.is_file():
         if (path / ADAPTER / manifest.FILE).is_file():
             return path / ADAPTER
-        last = checkpoints.last(run.checkpoints)
-        if last is None and not run.model.is_dir():
+        found = run.weights()
+        if found is None:
             raise CheckpointError(f"{path} holds no weights yet: no model and no checkpoint")
-        return run.model if last is None else last[0]
+        return found
     if (path / manifest.FILE).is_file() or (path / "config.json").is_file():
         return path
     raise CheckpointError(f"{path} holds no model and no adapter: no run.json, config.json or {manifest.FILE}")

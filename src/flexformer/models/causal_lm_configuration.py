@@ -69,6 +69,12 @@ class CausalLMConfig(PreTrainedConfig):
     eos_token_id: int | None = None
     pad_token_id: int | None = None
 
+    @property
+    def longest(self) -> int | None:
+        """Tokens that a text can have; None where there is no end."""
+        known = self.mechanism_options().get("max_length")
+        return self.max_position_embeddings if known is None and self.positions == "learned" else known
+
     def mechanism_options(self) -> dict[str, Any]:
         """`attention_options`, with this model's longest text where the attention needs to know one."""
         given = dict(self.attention_options or {})

@@ -5,13 +5,15 @@ A folder appears complete or not at all. Files are memory-mapped and never unpic
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from flexformer.tasks.errors import CorruptDataError, MissingDataError
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 2**20
 FORMAT = 1
+PARTIAL = ".partial-"
+DAY = 86_400
 
 
 def sha256(path: Path) -> str:
@@ -31,6 +35,21 @@ def sha256(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def partial_folder(parent: Path) -> Iterator[Path]:
+    """A folder to write in until it may take its place; removed in any case, after a kill by somebody a day later."""
+    parent.mkdir(parents=True, exist_ok=True)
+    for left in parent.glob(f"{PARTIAL}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > DAY:
+                shutil.rmtree(left)
+    partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=parent))
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 class ArrayCache:
@@ -60,9 +79,7 @@ class ArrayCache:
 
     def write(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Write all arrays, or none if this is interrupted."""
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=self.folder.parent))
-        try:
+        with partial_folder(self.folder.parent) as partial:
             partial.chmod(0o755)  # temporary folders are private, data need not be
             files = {}
             for name, array in arrays.items():
@@ -74,11 +91,11 @@ class ArrayCache:
             try:
                 os.replace(partial, self.folder)
             except OSError:
-                if not self.exists():
-                    raise
-                self.verify()  # another process was faster, with the same bytes
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+                if self.exists():
+                    self.verify()  # another process was faster, with the same bytes
+                else:
+                    shutil.rmtree(self.folder)  # what is left of a set that has lost its manifest
+                    os.replace(partial, self.folder)
 
     def load(self, name: str) -> np.ndarray:
         """One array, memory-mapped, after its checksum was compared."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import os
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ Unit: TypeAlias = Literal["word", "byte"]
 
 PYTHON = "python"
 SHARES = (0.9, 0.05, 0.05)
+TEXT_ENDINGS = (".txt", ".md", ".tokens", ".raw", ".json", ".jsonl", ".csv")
 _PIECE = 1 << 20
 _SPLIT_NAMES: dict[Split, tuple[str, ...]] = {
     "train": ("train.txt", "wiki.train.tokens", "wiki.train.raw"),
@@ -64,7 +66,7 @@ class Text(abc.ABC):
 
 
 class FileText(Text):
-    """Bytes `start` to `stop` of files, one after the other.
+    """Bytes `start` to `stop` of files, one after the other; where one does not end its last line, that is ended.
 
     Args:
         files: Their paths.
@@ -74,13 +76,15 @@ class FileText(Text):
 
     def __init__(self, files: Sequence[Path], start: int = 0, stop: int | None = None) -> None:
         self.files = tuple(files)
+        self.added = [_unfinished_line(path) for path in self.files[:-1]] + [0]
         self.start = start
-        self.stop = sum(path.stat().st_size for path in self.files) if stop is None else stop
+        whole = sum(path.stat().st_size + added for path, added in zip(self.files, self.added, strict=False))
+        self.stop = whole if stop is None else stop
         self.size = self.stop - self.start
 
     def pieces(self) -> Iterator[tuple[bytes, int]]:
         begin = 0
-        for path in self.files:
+        for path, added in zip(self.files, self.added, strict=False):
             end = begin + path.stat().st_size
             first, last = max(begin, self.start), min(end, self.stop)
             if first < last:
@@ -89,7 +93,9 @@ class FileText(Text):
                     while first < last and (piece := file.read(min(_PIECE, last - first))):
                         first += len(piece)
                         yield piece, len(piece)
-            begin = end
+            if added and self.start <= end < self.stop:
+                yield b"\n", 1
+            begin = end + added
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
@@ -169,7 +175,8 @@ def find(source: str, root: Path, unit: Unit | None = None) -> Corpus:
         return _checked(_divided(path.stem, [path], unit or "byte"), source)
     if path.is_dir():
         return _checked(_of_folder(path, unit), source)
-    if "/" in source and not source.startswith((".", "/", "~")):
+    is_file = path.suffix in TEXT_ENDINGS or path.parent.is_dir()
+    if "/" in source and not source.startswith((".", "/", "~")) and not is_file:
         return _checked(_of_hub(source, unit), source)
     raise MissingDataError(
         f"source {source!r} is neither a file nor a folder; put text there, or use python, {', '.join(_WIKITEXT)}, "
@@ -181,7 +188,8 @@ def _of_folder(folder: Path, unit: Unit | None) -> Corpus:
     if files := _split_files(folder):
         words = any(path.suffix == ".tokens" for path in files.values()) or folder.name.startswith("wikitext")
         return Corpus(folder.name, _whole(files), "word" if words else "byte")
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    paths = sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
     return _divided(folder.name, paths, unit or "byte")
 
 
@@ -189,9 +197,22 @@ def _split_files(folder: Path) -> dict[Split, Path]:
     """The files of a folder that is divided already; empty if it is not."""
     for number in range(len(_SPLIT_NAMES["train"])):
         paths = {split: folder / names[number] for split, names in _SPLIT_NAMES.items()}
-        if all(path.is_file() for path in paths.values()):
+        there = [path.name for path in paths.values() if path.is_file()]
+        if len(there) == len(paths):
             return paths
+        if len(there) > 1:
+            (absent,) = (path.name for path in paths.values() if path.name not in there)
+            raise MissingDataError(f"{folder} has {' and '.join(there)} and no {absent}; put it there, or rename them")
     return {}
+
+
+def _unfinished_line(path: Path) -> int:
+    """1 if a file has text and its last line has no end, else 0."""
+    with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return 0
+        file.seek(-1, os.SEEK_END)
+        return int(file.read(1) != b"\n")
 
 
 def _whole(files: dict[Split, Path]) -> dict[Split, Text]:
@@ -208,7 +229,7 @@ def _python_sources() -> list[Path]:
 
 def _divided(name: str, files: Sequence[Path], unit: Unit) -> Corpus:
     """Files cut into the first 90 %, the next 5 % and the last 5 %; with words at the ends of lines."""
-    total = sum(path.stat().st_size for path in files)
+    total = FileText(files).size
     borders = [0, round(SHARES[0] * total), round((SHARES[0] + SHARES[1]) * total), total]
     if unit == "word":
         borders[1:3] = [_end_of_line(files, border) for border in borders[1:3]]

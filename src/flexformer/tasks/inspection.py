@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -49,18 +50,42 @@ def variants(name: str, root: str | os.PathLike[str] | None = None) -> list[Task
     if not isinstance(default, GeneratedTask):
         return [default]
     found: dict[Path, Task] = {default.cache.folder: default}
-    for manifest in sorted((default.root / name).glob(f"*/{MANIFEST}")):
-        try:
-            settings = json.loads(manifest.read_text(encoding="utf-8"))["settings"]
-            sizes = dict(zip(SPLITS, settings["sizes"], strict=True))
-            options = {k: v for k, v in settings.items() if k not in ("generator", "version", "sizes")}
-            task = build(name, root, **sizes, **options)
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptDataError(f"{manifest} does not describe a set of {name}; delete {manifest.parent}") from error
-        assert isinstance(task, GeneratedTask)
-        found[task.cache.folder] = task
+    for manifest in _manifests(default):
+        with contextlib.suppress(CorruptDataError):  # for `strangers`
+            task = _described(manifest, default)
+            found[task.cache.folder] = task
     whole = [task for task in found.values() if task.files()]
     return whole or [default]
+
+
+def strangers(name: str, root: str | os.PathLike[str] | None = None) -> list[Finding]:
+    """Sets that lie where those of a generated task do and are none."""
+    default = build(name, root)
+    findings = []
+    for manifest in _manifests(default):
+        try:
+            _described(manifest, default)
+        except CorruptDataError as error:
+            findings.append(Finding(name, _relative(manifest.parent, default.root), "corrupt", str(error)))
+    return findings
+
+
+def _manifests(task: Task) -> list[Path]:
+    return sorted((task.root / task.name).glob(f"*/{MANIFEST}")) if isinstance(task, GeneratedTask) else []
+
+
+def _described(manifest: Path, default: Task) -> GeneratedTask:
+    """The task in the form that a manifest tells of."""
+    try:
+        settings = json.loads(manifest.read_text(encoding="utf-8"))["settings"]
+        sizes = dict(zip(SPLITS, settings["sizes"], strict=True))
+        options = {k: v for k, v in settings.items() if k not in ("generator", "version", "sizes")}
+        task = build(default.name, default.root, **sizes, **options)
+    except (ValueError, KeyError, TypeError) as error:
+        name, folder = default.name, manifest.parent
+        raise CorruptDataError(f"{manifest} does not describe a set of {name}; delete {folder}") from error
+    assert isinstance(task, GeneratedTask)
+    return task
 
 
 def check(task: Task, progress: Progress = silent) -> Finding:
@@ -131,7 +156,14 @@ def _read(task: Task, split: Split) -> int:
 
 def _as_published(task: Task, counts: dict[Split, int]) -> bool | None:
     wanted = {split: size for split, size in task.describe().true_sizes.items() if size is not None}
-    return {split: counts[split] for split in SPLITS if split in wanted} == wanted if wanted else None
+    if not wanted:
+        return None
+    if isinstance(task, GeneratedTask):
+        published = build(task.name, task.root)
+        assert isinstance(published, GeneratedTask)
+        if {**task.settings, "seed": 0} != {**published.settings, "seed": 0}:
+            return False
+    return {split: counts[split] for split in SPLITS if split in wanted} == wanted
 
 
 def _place(task: Task) -> str:

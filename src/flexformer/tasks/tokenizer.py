@@ -10,6 +10,8 @@ from flexformer.tasks.tokens import BYTES, SPECIALS
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+PAD_BYTE = "\0"
+
 
 def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
     """Words divided at white space, `</s>` for the end of a line, `<unk>` for words that are not in the vocabulary.
@@ -37,17 +39,18 @@ def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """UTF-8 bytes, each its own id; zero fills up batches."""
+    """UTF-8 bytes, each its own id; zero, which texts do not have, fills up batches."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     symbols = _byte_symbols()
+    symbols[0] = PAD_BYTE  # the symbol that stands for the byte 0 is a letter that texts do have
     tokenizer = Tokenizer(models.BPE({symbol: number for number, symbol in enumerate(symbols)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        pad_token=symbols[0],
+        pad_token=PAD_BYTE,
         padding_side="left",
         clean_up_tokenization_spaces=False,
     )

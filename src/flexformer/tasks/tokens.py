@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flexformer.tasks.base import SPLITS, Split
-from flexformer.tasks.cache import ArrayCache
+from flexformer.tasks.cache import ArrayCache, partial_folder
 from flexformer.tasks.corpus import Corpus, Text, Unit
 from flexformer.tasks.errors import CorruptDataError
 from flexformer.tasks.progress import Progress, silent
@@ -60,9 +59,7 @@ class TokenFiles:
             done += step
             progress(done, total)
 
-        self.cache.folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=self.cache.folder.parent))
-        try:
+        with partial_folder(self.cache.folder.parent) as partial:
             arrays: dict[str, np.ndarray] = {}
             ids: dict[str, int] = {}
             if self.unit == "word":
@@ -74,8 +71,6 @@ class TokenFiles:
                 if not len(arrays[split]):
                     raise CorruptDataError(f"{self.corpus.name} has no text for {split}; use a longer text")
             self.cache.write(arrays)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
 
     def read(self, split: Split) -> np.ndarray:
         """All ids of a split (N,), memory-mapped."""
@@ -128,7 +123,8 @@ def vocabulary(text: Text, limit: int | None, min_count: int, advance: Any = lam
     if not kept:
         raise CorruptDataError(f"no word of the training text occurs {min_count} times (min_count); use a longer text")
     words = [*SPECIALS, *kept]
-    return words + [f"<unused{number}>" for number in range(-len(words) % _MULTIPLE)]
+    unused = (name for name in map("<unused{}>".format, itertools.count()) if name not in counts)
+    return words + list(itertools.islice(unused, -len(words) % _MULTIPLE))
 
 
 def _bytes(text: Text) -> Iterator[tuple[np.ndarray, int]]:

@@ -17,9 +17,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp lets nobody else read
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp lets nobody else read
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
@@ -41,10 +39,17 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
     try:
         fill(temporary)
-        temporary.chmod(0o755)
+        for made in (temporary, *temporary.rglob("*")):  # some writers let nobody else read
+            made.chmod((0o777 if made.is_dir() else 0o666) & ~_umask())
         if path.exists():
             shutil.rmtree(path)
         os.replace(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from ..tasks.base import Split
-from . import checkpoints
 from .callbacks import ShowProgress
 from .job import TIMES
 from .language import LanguageJob
@@ -67,16 +67,18 @@ def evaluate(
         raise RunFolderError(f"{run} holds no run: there is no {folder.record_file.name}")
     if "base" in record.options:  # of a pretrained model, by flexformer distill or finetune
         raise RunFolderError(f"{run} is a run of {record.task} that was tested when it ended; see its run.json")
-    weights = _weights(folder)
+    weights = folder.weights()
+    if weights is None:
+        raise RunFolderError(f"{run} holds no weights yet: no model and no checkpoint")
     changes = {name: value for name, value in ((f"{split}_limit", limit), ("root", root)) if value is not None}
     job = _job(record, changes, batch_size)
     loader = AutoModelForCausalLM if isinstance(job, LanguageJob) else AutoModelForSequenceClassification
-    with quiet_libraries():
+    with quiet_libraries(), tempfile.TemporaryDirectory() as unused:
         job.prepare(console)
         dataset = job.dataset(split)
         show = ShowProgress(console, job.best.metric)
         model = loader.from_pretrained(weights)
-        trainer = job.trainer_class()(model, job, job.options, folder.checkpoints, None, dataset, [show], job.best)
+        trainer = job.trainer_class()(model, job, job.options, Path(unused), None, dataset, [show], job.best)
         try:
             found = trainer.evaluate(dataset, metric_key_prefix=split)
         finally:
@@ -98,13 +100,3 @@ def _job(record: Record, changes: dict[str, Any], batch_size: int | None) -> Tas
     options = RunOptions.from_dict(record.options)
     training = replace(options.training, eval_batch_size=batch_size or options.training.eval_batch_size)
     return TaskJob(replace(options, data=replace(options.data, **changes), training=training))
-
-
-def _weights(folder: RunFolder) -> Path:
-    """The finished model, or the latest whole checkpoint."""
-    found = checkpoints.last(folder.checkpoints)
-    if found is not None:
-        return found[0]
-    if folder.model.is_dir():
-        return folder.model
-    raise RunFolderError(f"{folder.path} holds no weights yet: no model and no checkpoint")

@@ -49,6 +49,8 @@ class LanguageJob(Job):
         with torch.device("meta"):  # refuses impossible settings at no cost, before a long text is read
             build_language_model(self.options, vocab_size=max(self.options.model.cutoffs, default=0) + 1)
         prepare_text(self.text, console)
+        with torch.device("meta"):
+            self.model()  # the text's own vocabulary may not fit
         self.best = BITS if self.text.unit == "byte" else PERPLEXITY
 
     def model(self) -> CausalLM:

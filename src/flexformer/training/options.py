@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from .plain import Limited, Plain
+
+LIMITS = ("train_limit", "validation_limit", "test_limit")
 
 ScheduleName: TypeAlias = Literal["rsqrt", "cosine", "inverse-sqrt", "linear", "constant"]
 
@@ -160,28 +163,34 @@ class RunOptions(Plain):
 
     def __post_init__(self) -> None:
         check(self.optimizer, self.schedule, self.training)
+        check_positive(
+            {f"model.{name}": getattr(self.model, name) for name in ("layers", "heads", "width", "feed_forward")}
+        )
+        check_positive({"model.head_dim": self.model.head_dim, "data.max_length": self.data.max_length})
+        check_positive({f"data.{name}": getattr(self.data, name) for name in LIMITS})
+        check_shares({f"model.{name}": getattr(self.model, name) for name in ("dropout", "attention_dropout")})
+
+
+def check_positive(values: Mapping[str, float | None]) -> None:
+    """Raise for the first option that is given and not above 0."""
+    for name, value in values.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} {value} is too small; use more than 0")
+
+
+def check_shares(values: Mapping[str, float]) -> None:
+    """Raise for the first option that is not in [0, 1)."""
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} {value} is out of range; use at least 0 and less than 1")
 
 
 def check(optimizer: OptimizerOptions, schedule: ScheduleOptions, training: TrainingOptions) -> None:
     """Raise, with the option's name, where a value makes no sense."""
-    positive = {
-        "training.steps": training.steps,
-        "training.batch_size": training.batch_size,
-        "training.accumulation": training.accumulation,
-        "training.evaluate_every": training.evaluate_every,
-        "training.log_every": training.log_every,
-        "optimizer.lr": optimizer.lr,
-    }
-    for name, optional in (
-        ("training.eval_batch_size", training.eval_batch_size),
-        ("training.save_every", training.save_every),
-        ("training.timeout", training.timeout),
-    ):
-        if optional is not None:
-            positive[name] = optional
-    for name, value in positive.items():
-        if not value > 0:
-            raise ValueError(f"{name} {value} is too small; use more than 0")
+    counts = ("steps", "batch_size", "accumulation", "evaluate_every", "log_every", "eval_batch_size", "save_every")
+    check_positive({f"training.{name}": getattr(training, name) for name in (*counts, "timeout")})
+    check_positive({"optimizer.lr": optimizer.lr, "optimizer.eps": optimizer.eps})
+    check_shares({"optimizer.beta1": optimizer.beta1, "optimizer.beta2": optimizer.beta2})
     not_negative = {
         "schedule.warmup": schedule.warmup,
         "optimizer.weight_decay": optimizer.weight_decay,

@@ -25,6 +25,7 @@ import yaml
 
 from flexformer import __version__
 
+from . import checkpoints
 from .atomic import write_folder, write_json, write_text
 from .job import Settings
 
@@ -148,6 +149,14 @@ class RunFolder:
         """Write a Hugging Face model as a whole."""
         write_folder(self.model, lambda path: model.save_pretrained(path))
 
+    def weights(self) -> Path | None:
+        """The folder of the finished model, else of the latest whole checkpoint; None before the first."""
+        record = self.read()
+        if record is not None and record.status == "finished" and self.model.is_dir():
+            return self.model  # checkpoints may be left of a process that died while it tidied up
+        found = checkpoints.last(self.checkpoints)
+        return None if found is None else found[0]
+
     def check(self, options: Settings) -> Record | None:
         """The record of the run that these options describe, if it is here; None if the folder is free for it.
 
@@ -163,17 +172,20 @@ class RunFolder:
                     "remove this one"
                 )
             return record
-        if any(path.name != ".lock" for path in self.path.iterdir()):
+        if any(not path.name.startswith(".") for path in self.path.iterdir()):  # locks, and files cut off while written
             raise RunFolderError(f"{self.path} is not empty and holds no run; choose another folder")
         return None
 
     def begin(self, options: Settings, command: list[str]) -> Record:
         """Start the record of a new run."""
         record = Record.begin(options, command)
-        self.checkpoints.mkdir()
-        write_text(self.config_file, yaml.safe_dump(options.as_dict(), sort_keys=False))
-        self.write(record)
+        self.write(record)  # first, so that a folder that holds anything says what it is
         return record
+
+    def lay_out(self, options: Settings) -> None:
+        """Make what lies beside the record."""
+        self.checkpoints.mkdir(exist_ok=True)
+        write_text(self.config_file, yaml.safe_dump(options.as_dict(), sort_keys=False))
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -77,6 +77,8 @@ def run_job(job: Job, output: Path, console: Console, command: list[str] | None 
         job.prepare(console)  # before anything is written: what cannot work shows here
         if record is None:
             record = folder.begin(options, command or []) if first else Record.begin(options, [])
+        if first:
+            folder.lay_out(options)
         return _train(job, folder, record, console, first)
 
 
