@@ -203,7 +203,7 @@ def _values(own: Sequence[Result]) -> tuple[Value | None, ...]:
     return (
         Value(own[0].labels["lr"]),
         of("kl"),
-        *(Value.of([mean(by_sharpness(result, 4)[which]) for result in own]) for which in (0, -1)),
+        *(Value.of([mean(by_sharpness(r, 4)[which]) for r in own if "heads" in r.details]) for which in (0, -1)),
         of("output_error"),
         of("negative_weights", 100.0),
         of("nonpositive_denominators", 100.0),

@@ -99,7 +99,8 @@ class LanguageTable(Experiment):
         for size in SIZES[self.preset]:
             own = [r for r in found if (r.labels["size"], r.labels["attention"]) == (size, name)]
             values += [Value.of([r.metrics[f"{split}_{measure}"] for r in own]) for split in ("validation", "test")]
-            values.append(Value(max(r.details["largest_rise"] for r in own)) if own else None)
+            rises = [r.details["largest_rise"] for r in own if "largest_rise" in r.details]  # early cells have none
+            values.append(Value(max(rises)) if rises else None)
             values.append(Value(own[0].parameters / 1e6) if own else None)
             times = [1e3 * r.step_seconds for r in own if r.step_seconds is not None]
             values.append(Value(sum(times) / len(times)) if times else None)

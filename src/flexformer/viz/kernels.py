@@ -32,7 +32,9 @@ def plot_kernel_study(maps: Mapping[str, Sequence[dict[str, Any]]], caption: str
             left.plot(steps, values, "o-", color=colours[label], label=label)
             layers = [mean(column) for column in zip(*(run["kl_by_layer"] for run in maps[label]), strict=True)]
             middle.plot(range(len(layers)), layers, "o-", color=colours[label])
-            right.plot(*_by_entropy([run["heads"] for run in maps[label]]), "o-", color=colours[label])
+            heads = [run["heads"] for run in maps[label] if "heads" in run]  # early results have none
+            if heads:
+                right.plot(*_by_entropy(heads), "o-", color=colours[label])
         left.set(title="While learning", xlabel="steps", ylabel="divergence from softmax, nats", yscale="log")
         middle.set(title="By layer, at the end", xlabel="layer", yscale="log")
         right.set(title="By head, sharp ones left", xlabel="entropy of softmax's weights, nats", yscale="log")
