@@ -2,12 +2,14 @@
 
 import functools
 import importlib.util
+import json
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from flexformer.cli import bench_vocabulary
 from flexformer.experiments.arena_table import ArenaTable
 from flexformer.experiments.curves import DistillationCurves
 from flexformer.experiments.decoder import DecoderStudy
@@ -68,6 +70,12 @@ def test_tables_of_trials_are_those_of_their_runs():
     trials = script("trials")
     for task, text in trials.tables().items():
         assert (trials.FOLDER / f"{task}.md").read_text(encoding="utf-8") == text, "run python scripts/trials.py"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results/vocabulary").glob("*.json")), ids=lambda path: path.stem)
+def test_vocabulary_tables_are_those_of_their_records(path):
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert bench_vocabulary.markdown(record) == path.with_suffix(".md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("kind", EXPERIMENTS, ids=lambda kind: kind.name)

@@ -10,6 +10,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import flexformer
+from flexformer.cli.bench_vocabulary import markdown
 from flexformer.cli.main import main
 
 
@@ -183,6 +184,8 @@ def test_vocabularies_are_compared_by_time_and_memory(tmp_path, capsys):
     assert main(["bench", "vocabulary", "--smoke", "--output", str(tmp_path), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record == json.loads((tmp_path / "vocabulary-1-thread-smoke.json").read_text())
+    assert markdown(record) == (tmp_path / "vocabulary-1-thread-smoke.md").read_text()
+    assert "| adaptive |" in markdown(record)
     rows = {row["row"]: row for row in record["measurements"]}
     assert all(row["note"] is None and row["seconds"]["median"] > 0 for row in rows.values())
     assert rows["adaptive"]["parameters"] == rows["adaptive-in-full"]["parameters"] < rows["tied"]["parameters"]

@@ -15,6 +15,8 @@ from flexformer.bench.record import load, to_json
 from flexformer.bench.vocabulary import VocabularyOptions, measure_vocabulary
 from flexformer.cli.main import console
 
+HEADINGS = ("vocabulary", "parameters", "ms", "peak MiB")
+
 
 def vocabulary(
     words: int = 267_744,
@@ -30,7 +32,7 @@ def vocabulary(
     """Compare ways to score a block of text against a large vocabulary: time and peak memory, forward and backward.
 
     Rows: adaptive computes only the bands of rarer words that occur; adaptive-in-full the same distribution over all
-    words; tied one softmax over full-width vectors of all words. Writes JSON.
+    words; tied one softmax over full-width vectors of all words. Writes JSON and a table.
 
     Args:
         words: Size of the vocabulary; WikiText-103's by default.
@@ -40,7 +42,7 @@ def vocabulary(
         threads: Threads that torch may use.
         rounds: How often everything takes its turn.
         smoke: Run a small case that shows within seconds that everything works; its figures mean nothing.
-        output: Folder for the JSON.
+        output: Folder for the files.
         json: Print the JSON instead of a table.
 
     Example:
@@ -57,24 +59,43 @@ def vocabulary(
     record = bench.new_record("vocabulary", given, found, time.perf_counter() - started, load_before)
     target = output / f"{bench.name_of('vocabulary', given)}.json"
     bench.write_atomically(target, to_json(record).encode())
+    bench.write_atomically(target.with_suffix(".md"), markdown(record).encode())
     if json:
         print(to_json(record), end="")
         return
     screen = console()
     screen.print(_table(record))
-    screen.print(f"wrote {target}", soft_wrap=True)
+    screen.print(f"wrote {target} and {target.with_suffix('.md').name}", soft_wrap=True)
+
+
+def markdown(record: dict[str, Any]) -> str:
+    """The table of a record, for pages."""
+    lines = [HEADINGS, ("---", "---:", "---:", "---:"), *_rows(record)]
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return f"### {_title(record)}\n\n{table}\n\n{_title(record)}; {record['options']['threads']} thread(s).\n"
 
 
 def _table(record: dict[str, Any]) -> Table:
+    table = Table(title=_title(record), title_justify="left")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading == HEADINGS[0] else "right")
+    for cells in _rows(record):
+        table.add_row(*cells)
+    return table
+
+
+def _title(record: dict[str, Any]) -> str:
     options = record["options"]
-    title = f"{options['tokens']:,} tokens against {options['words']:,} words, forward and backward"
-    table = Table(title=title, title_justify="left")
-    for heading in ("vocabulary", "parameters", "ms", "peak MiB"):
-        table.add_column(heading, justify="left" if heading == "vocabulary" else "right")
+    return f"{options['tokens']:,} tokens against {options['words']:,} words, forward and backward"
+
+
+def _rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    rows = []
     for row in record["measurements"]:
+        name, parameters = row["row"], f"{row['parameters']:,}"
         if row["note"]:
-            table.add_row(row["row"], f"{row['parameters']:,}", row["note"], "")
+            rows.append((name, parameters, row["note"], ""))
             continue
         peak = "–" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:,.0f}"
-        table.add_row(row["row"], f"{row['parameters']:,}", f"{1000 * row['seconds']['median']:,.0f}", peak)
-    return table
+        rows.append((name, parameters, f"{1000 * row['seconds']['median']:,.0f}", peak))
+    return rows
