@@ -90,7 +90,7 @@ def _title(record: dict[str, Any]) -> str:
 
 
 def _rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for row in record["measurements"]:
         name, parameters = row["row"], f"{row['parameters']:,}"
         if row["note"]:
