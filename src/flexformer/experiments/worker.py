@@ -135,7 +135,8 @@ def answer(job: dict[str, Any], last: bool = False) -> None:
 
 
 def _say(found: dict[str, Any]) -> None:
-    print(json.dumps(found), flush=True)
+    with contextlib.suppress(BrokenPipeError):  # whoever asked is gone
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":
