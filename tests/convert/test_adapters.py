@@ -271,3 +271,13 @@ def test_half_precision_kernels_come_back_exactly(tmp_path):
     flexformer.save_adapter(model, tmp_path)
     twin = flexformer.load_adapter(build("llama").to(torch.bfloat16), tmp_path)
     assert torch.equal(output(twin, **inputs("llama")), output(model, **inputs("llama")))
+
+
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+def test_adapter_is_refused_where_an_inner_model_is_converted(attention, tmp_path):
+    outer = build("gpt2")
+    assert outer.base_model is not outer
+    flexformer.save_adapter(flexformer.convert(build("gpt2"), "linear"), tmp_path)
+    flexformer.convert(outer.base_model, attention)
+    with pytest.raises(ValueError, match="contains one that is"):
+        flexformer.load_adapter(outer, tmp_path)

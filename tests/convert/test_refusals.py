@@ -124,7 +124,7 @@ def test_wrong_argument_is_named_and_the_model_left_as_it_was(arguments, error, 
 
 def test_converting_twice_asks_to_restore_first():
     model = flexformer.convert(build("bert"))
-    with pytest.raises(ValueError, match=r"converted already; call flexformer\.restore"):
+    with pytest.raises(ValueError, match=r"converted already, or .* call flexformer\.restore"):
         flexformer.convert(model)
 
 

@@ -7,12 +7,13 @@ import math
 import pytest
 import tiny
 import torch
+import transformers
 from torch import nn
 
 import flexformer
 from flexformer.distill import Distiller, LossOptions, Report, fidelity
 from flexformer.distill.fidelity import softmax_attention
-from flexformer.distill.loss import SUMS
+from flexformer.distill.loss import SUMS, compare
 
 LEARNED = ("hedgehog", "flexformer-s", "flexformer-n", "flexformer-c")
 KINDS = tuple(tiny.KINDS)
@@ -161,3 +162,39 @@ def test_fidelity_of_the_original_is_perfect_and_words_are_counted():
     assert found["perplexity"] == pytest.approx(found["softmax_perplexity"], rel=1e-5)
     with pytest.raises(ValueError, match="batches is empty"):
         fidelity(llama, [])
+
+
+def test_fidelity_takes_the_logits_that_the_model_makes():
+    sizes = {**tiny.SIZES, "num_key_value_heads": 2, "logits_scaling": 4.0}
+    torch.manual_seed(0)
+    granite = transformers.GraniteForCausalLM(transformers.GraniteConfig(**sizes)).eval()
+    inputs = batch()
+    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
+    with torch.no_grad():
+        loss = granite(**inputs, labels=labels).loss
+    found = fidelity(flexformer.convert(granite, "softmax"), [inputs])
+    assert found["softmax_perplexity"] == pytest.approx(math.exp(loss), rel=1e-4)
+
+
+def test_a_module_that_is_run_several_times_learns_from_all_of_them():
+    sizes = {**tiny.SIZES, **tiny.NO_DROPOUT, "embedding_size": 16}
+    torch.manual_seed(0)
+    albert = transformers.AlbertModel(transformers.AlbertConfig(**sizes)).eval()
+    made = Distiller(flexformer.convert(albert, "hedgehog"))
+    made.train()(**batch())["loss"].backward()
+    (learned,) = (p.grad.clone() for p in made.parameters())
+    both = made.eval()(**batch())
+    calls = []
+
+    def one(which):
+        def observe(call):
+            calls.append(call)
+            return softmax_attention(call)
+
+        made._read(observe, **batch(), token_type_ids=None)
+        return compare(calls[which], made.loss_options, learn=True, measure=True)
+
+    first, second = one(0), one(1)
+    torch.testing.assert_close(both["loss"], (first.loss + second.loss) / 2)
+    torch.testing.assert_close(learned, (first.gradients[0] + second.gradients[0]) / 2)
+    torch.testing.assert_close(both["sums"][:, 0], first.sums + second.sums, rtol=1e-5, atol=1e-5)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
+import transformers
 from rich.console import Console
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -14,6 +15,7 @@ import flexformer
 from flexformer.distill import FinetuneOptions, GlueOptions, LoraOptions, TextOptions, fidelity
 from flexformer.distill.finetune import FinetuneJob
 from flexformer.distill.options import StageOptions
+from flexformer.distill.pretrained import positions
 from flexformer.distill.procedures import finetune, recover
 from flexformer.distill.text_finetune import TextFinetuneJob
 from flexformer.training import OptimizerOptions, RunFolderError, ScheduleOptions, TrainingOptions
@@ -228,16 +230,35 @@ def test_what_cannot_be_done_is_said_before_anything_is_read(place, changes, err
         FinetuneJob(options(place, **changes))
 
 
-def test_language_models_go_on_learning_to_write(place, tmp_path):
-    text = f"text:{tiny.corpus(tmp_path / 'corpus.txt')}"
-    given = options(place, text, "llama", attention="flexformer-n", training=replace(TRAINING, steps=30))
+@pytest.mark.parametrize("tied", [False, True])
+def test_language_models_go_on_learning_to_write(tied, place, tmp_path):
+    text = f"text:{tiny.corpus(tmp_path / 'corpus.txt', 200)}"
+    base = tiny.save(tmp_path / "base", "llama", tie_word_embeddings=tied)
+    given = options(place, text, attention="flexformer-n", training=replace(TRAINING, steps=30))
+    given = replace(given, base=base)
     record = finetune(given, tmp_path / "run", SILENT)
     started = finetune(replace(given, training=replace(TRAINING, steps=1)), tmp_path / "one", SILENT)
     assert record.metrics["test_perplexity"] < 0.8 * started.metrics["test_perplexity"]
     model = flexformer.load(tmp_path / "run/model")
     job = TextFinetuneJob(given)
-    found = fidelity(model, [job.collate(job.dataset("validation").rows)])
+    assert job.dataset("test").rows != job.dataset("validation").rows
+    found = fidelity(model, [job.collate(job.dataset("test").rows)])
     assert found["perplexity"] == pytest.approx(record.metrics["test_perplexity"], rel=1e-4)
     assert model.generate(torch.tensor([[1]]), max_new_tokens=5, do_sample=False).shape[1] > 1
     with pytest.raises(ValueError, match="is no language model"):
         finetune(replace(given, base=str(place / "bert")), tmp_path / "bert", SILENT)
+    assert not (tmp_path / "bert" / "run.json").exists()
+
+
+def test_sequences_that_have_no_positions_are_refused_before_anything_is_written(place, tmp_path):
+    base = tiny.save(tmp_path / "short", max_position_embeddings=8)
+    message = r"a sequence has \d+ tokens, .*short positions for 8; use data.max_length 8"
+    with pytest.raises(ValueError, match=message):
+        finetune(replace(options(place), base=base), tmp_path / "run", SILENT)
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_positions_are_counted_as_the_model_counts_them():
+    assert positions(transformers.RobertaConfig(max_position_embeddings=514)) == 512
+    assert positions(transformers.BertConfig()) == 512
+    assert positions(transformers.GPT2Config()) == 1024

@@ -11,6 +11,7 @@ from flexformer.distill import TextOptions
 from flexformer.distill.sequences import pad
 from flexformer.distill.texts import Texts, paragraphs
 from flexformer.tasks import CorruptDataError, MissingDataError
+from flexformer.tasks.base import SPLITS
 
 
 @pytest.fixture
@@ -51,6 +52,14 @@ def test_splits_are_disjoint_and_the_same_every_time(source):
     assert first.dataset("test") is first.dataset("validation")
 
 
+def test_a_part_may_be_set_aside_for_tests(source):
+    options = TextOptions(max_length=16, min_length=1, holdout=0.1)
+    made = Texts(source, options, tiny.tokenizer("bert"), has_test=True)
+    pieces = [{tuple(row["input_ids"]) for row in made.dataset(split).rows} for split in SPLITS]
+    assert all(pieces)
+    assert not pieces[0] & pieces[1] | pieces[0] & pieces[2] | pieces[1] & pieces[2]
+
+
 def test_limits_and_lengths_are_kept(source):
     made = texts(source, train_limit=7, validation_limit=2, min_length=9)
     assert (len(made.dataset("train")), len(made.dataset("validation"))) == (7, 2)
@@ -69,6 +78,10 @@ def test_language_models_get_their_first_token(source):
     rows = texts(source, "llama", start=1).dataset("train").rows
     assert all(row["input_ids"][0] == 1 and len(row["input_ids"]) <= 16 for row in rows)
     assert all(len(row["attention_mask"]) == len(row["input_ids"]) for row in rows)
+    made = texts(source, "llama", start=1, min_length=1, holdout=0.1)
+    words = sum(len(paragraph.split()) for paragraph in paragraphs(source))
+    found = [id for split in ("train", "validation") for row in made.dataset(split).rows for id in row["input_ids"]]
+    assert sum(id != 1 for id in found) == words  # none gave way to it
 
 
 def test_glue_sentences_are_encoded_as_pairs(tmp_path):
@@ -76,7 +89,9 @@ def test_glue_sentences_are_encoded_as_pairs(tmp_path):
     row = made.dataset("train").rows[0]
     assert set(row["token_type_ids"]) == {0, 1}
     assert row["input_ids"].count(2) == 2
-    assert len(made.dataset("train")) == 80
+    sizes = [len(made.dataset(split)) for split in ("train", "validation")]
+    assert sum(sizes) == 80  # both of the training set: the dev set is for results
+    assert sizes[1] in (7, 8)
 
 
 def test_datasets_by_id_are_read(tmp_path, monkeypatch):

@@ -38,6 +38,7 @@ from .swap import (
     find_sites,
     kernel_options,
     kernels_of,
+    require_unconverted,
     restore_model,
 )
 
@@ -85,6 +86,8 @@ def load(
 ) -> None:
     """See `flexformer.load_adapter`. The model is changed only once nothing can fail any more."""
     base, folder = base_of(model), Path(path)
+    if not hasattr(base, "_flexformer_conversion"):
+        require_unconverted(base)
     found = manifest.read(folder)
     try:
         check_attention(found.attention)

@@ -83,14 +83,21 @@ def convert_model(
 ) -> None:
     """See `flexformer.convert`. Nothing is changed before everything is known to work."""
     base = base_of(model)
-    if any(hasattr(module, "_flexformer") for module in base.modules()):
-        raise ValueError("model is converted already; call flexformer.restore(model) first")
+    require_unconverted(base)
     check_attention(attention)
     sites = find_sites(base, example_inputs)
     chosen = choose(base, sites, layers)
     options = json_options(options)
     made = [build_kernel(attention, sites[i], options) for i in chosen] if attention != "softmax" else []
     attach(base, Conversion(attention, in_effect(attention, options, made), chosen, sites, []), made)
+
+
+def require_unconverted(base: PreTrainedModel) -> None:
+    """Raise if the model, or one that it contains or is part of, is converted."""
+    if any(hasattr(module, "_flexformer") for module in base.modules()):
+        raise ValueError(
+            "model is converted already, or contains one that is; call flexformer.restore on that one first"
+        )
 
 
 def restore_model(model: nn.Module) -> None:

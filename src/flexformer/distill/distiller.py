@@ -110,18 +110,19 @@ class Distiller(nn.Module):
             "loss", the mean over layers, differentiable in training mode; in evaluation mode also "sums", (B, layers,
             heads, len(SUMS)), NaN for heads that a layer does not have.
         """
-        found: dict[int, Comparison] = {}
+        found: dict[int, list[Comparison]] = {}
 
         def observe(call: Call) -> Tensor:
-            found[call.layer] = compare(call, self.loss_options, learn=self.training, measure=not self.training)
-            return found[call.layer].output
+            compared = compare(call, self.loss_options, learn=self.training, measure=not self.training)
+            found.setdefault(call.layer, []).append(compared)
+            return compared.output
 
         self._read(observe, input_ids, attention_mask, token_type_ids)
         share: Tensor | float = 1.0
         if num_items_in_batch is not None:
             read = {"input_ids": input_ids, "attention_mask": attention_mask}
             share = self.count_items(read) / num_items_in_batch
-        compared = [found[layer] for layer in self.layers]
+        compared = [_mean(found[layer]) for layer in self.layers]
         loss = torch.stack([each.loss for each in compared]).mean()
         if not self.training:
             return {"loss": share * loss, "sums": _stack([each.sums for each in compared if each.sums is not None])}
@@ -145,6 +146,16 @@ class _KnownGradients(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         return None, None, *(outer[0] * gradient for gradient in ctx.saved_tensors)
+
+
+def _mean(calls: list[Comparison]) -> Comparison:
+    """Of a layer whose module the model runs several times, as ALBERT does; sums are those of all calls."""
+    if len(calls) == 1:
+        return calls[0]
+    loss = torch.stack([each.loss for each in calls]).mean()
+    gradients = [sum(parts) / len(calls) for parts in zip(*(each.gradients for each in calls), strict=True)]
+    sums = [each.sums for each in calls if each.sums is not None]
+    return Comparison(calls[-1].output, loss, gradients, torch.stack(sums).sum(0) if sums else None)
 
 
 def _stack(sums: list[Tensor]) -> Tensor:

@@ -48,8 +48,8 @@ def fidelity(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> dict[
         and "same_token", the share of positions whose likeliest token is the same.
     """
     base: Any = base_of(model)
-    mode, body, head = base.training, base.base_model, base.get_output_embeddings()
-    writes = head is not None and base.can_generate()
+    mode, body = base.training, base.base_model
+    writes = base.get_output_embeddings() is not None and base.can_generate()
     takes_cache = "use_cache" in inspect.signature(body.forward).parameters
     sums: dict[str, float] = {}
     base.eval()
@@ -59,19 +59,31 @@ def fidelity(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> dict[
             if takes_cache:
                 inputs["use_cache"] = False
             with observing(softmax_attention):
-                before = body(**inputs)[0].float()
-            after = body(**inputs)[0].float()
+                before, first = _read(base, inputs, writes)
+            after, second = _read(base, inputs, writes)
             mask = inputs.get("attention_mask")
             mask = torch.ones(before.shape[:2], device=before.device) if mask is None else mask
             found = _compare_states(before, after, mask)
-            if writes:
-                first, second = (head(states.to(base.dtype)) for states in (before, after))
+            if first is not None and second is not None:
                 found |= _compare_tokens(first, second, inputs["input_ids"], mask)
             for name, value in found.items():
                 sums[name] = sums.get(name, 0.0) + value
     finally:
         base.train(mode)
     return _means(sums)
+
+
+def _read(base: Any, inputs: dict[str, Any], writes: bool) -> tuple[Tensor, Tensor | None]:
+    """Last hidden states in float32, and of language models the logits that the whole model makes of them."""
+    if not writes:
+        return base.base_model(**inputs)[0].float(), None
+    seen: list[Tensor] = []
+    watching = base.base_model.register_forward_hook(lambda module, given, found: seen.append(found[0]))
+    try:
+        logits = base(**inputs).logits
+    finally:
+        watching.remove()
+    return seen[-1].float(), logits
 
 
 def _compare_states(before: Tensor, after: Tensor, mask: Tensor) -> dict[str, float]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForSequenceClassification
 
@@ -32,11 +31,6 @@ class FinetuneJob(PretrainedJob):
             raise ValueError(f"head cosine does not fit {options.task}; it is for scores of pairs, stsb")
         super().__init__(options)
         self._made: dict[str, SequenceDataset] = {}
-
-    def prepare(self, console: Console) -> None:
-        with console.status("reading examples"):
-            for split in ("train", "validation", "test"):
-                self.dataset(split)
 
     def dataset(self, split: Split) -> SequenceDataset:
         if split not in self._made:

@@ -21,7 +21,7 @@ from ..training.trainer import TaskTrainer
 from .distiller import Distiller
 from .fidelity import fidelity
 from .options import DistillOptions
-from .pretrained import load_config, load_model, load_tokenizer, start_token
+from .pretrained import check_lengths, load_config, load_model, load_tokenizer, start_token
 from .report import Report, metrics
 from .sequences import SequenceDataset, pad, padding_token
 from .texts import Texts
@@ -43,9 +43,9 @@ class DistillJob(Job):
     def __init__(self, options: DistillOptions) -> None:
         super().__init__(options)
         check_attention(options.attention)
-        config, self.tokenizer = load_config(options.base), load_tokenizer(options.base)
+        self.config, self.tokenizer = load_config(options.base), load_tokenizer(options.base)
         self.pad_token = padding_token(self.tokenizer)
-        self.texts = Texts(options.text, options.data, self.tokenizer, start_token(config, self.tokenizer))
+        self.texts = Texts(options.text, options.data, self.tokenizer, start_token(self.config, self.tokenizer))
         self.layers: list[int] = []
         self.start: dict[str, Tensor] = {}
         self.report: dict[str, Any] | None = None
@@ -55,6 +55,7 @@ class DistillJob(Job):
             bar = progress.add_task("reading text", total=None)
             for split in ("train", "validation"):
                 self.texts.dataset(split, lambda done: progress.update(bar, completed=done))
+        check_lengths([self.dataset("train"), self.dataset("validation")], self.config, self.options.base)
 
     def model(self) -> Distiller:
         options = self.options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -12,8 +12,10 @@ from transformers.configuration_utils import PreTrainedConfig
 from ..convert.loading import model_class
 from ..convert.swap import CONFIG_KEY
 from ..tasks import MissingDataError
+from .sequences import SequenceDataset
 
 Found = TypeVar("Found")
+UNBOUNDED = 2**31
 
 
 def load_config(base: str) -> PreTrainedConfig:
@@ -44,6 +46,23 @@ def load_tokenizer(base: str) -> PreTrainedTokenizerBase:
     """The model's tokenizer."""
     found: PreTrainedTokenizerBase = _having(base, lambda: AutoTokenizer.from_pretrained(base))
     return found
+
+
+def positions(config: PreTrainedConfig) -> int:
+    """Tokens that a model has positions for, or was made for where positions have no end."""
+    config = config.get_text_config()
+    most = int(getattr(config, "max_position_embeddings", UNBOUNDED))
+    counts_from_padding = "roberta" in config.model_type or config.model_type in ("camembert", "longformer", "esm")
+    return most - config.pad_token_id - 1 if counts_from_padding else most
+
+
+def check_lengths(data: Iterable[SequenceDataset], config: PreTrainedConfig, base: str) -> None:
+    """Raise if a sequence has no positions in the model."""
+    text, most = config.get_text_config(), positions(config)
+    rotary = any(getattr(text, name, None) is not None for name in ("rope_theta", "rope_parameters"))
+    longest = max(len(row["input_ids"]) for dataset in data for row in dataset.rows)
+    if not rotary and longest > most:
+        raise ValueError(f"a sequence has {longest} tokens, {base} positions for {most}; use data.max_length {most}")
 
 
 def start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int | None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import abc
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from rich.console import Console
 from torch import nn
 from transformers import PreTrainedModel
 
 from ..convert import convert, load_adapter, save_adapter
 from ..convert import manifest as adapters
 from ..convert.swap import check_attention
+from ..tasks import Split
+from ..tasks.base import SPLITS
 from ..training import Job, RunFolder
 from ..training.atomic import write_folder
 from .job import ADAPTER
 from .options import FinetuneOptions
-from .pretrained import load_config, load_tokenizer
-from .sequences import padding_token
+from .pretrained import check_lengths, load_config, load_tokenizer
+from .sequences import SequenceDataset, padding_token
 
 LORA = "lora"
 
@@ -43,6 +47,13 @@ class PretrainedJob(Job):
         self.config = load_config(options.base)
         self.tokenizer = load_tokenizer(options.base)
         self.pad_token = padding_token(self.tokenizer)
+
+    def prepare(self, console: Console) -> None:
+        with console.status("reading examples"):
+            check_lengths(map(self.dataset, SPLITS), self.config, self.options.base)
+
+    @abc.abstractmethod
+    def dataset(self, split: Split) -> SequenceDataset: ...
 
     def ready(self, model: PreTrainedModel, task: LoraTask) -> nn.Module:
         """The model with the attention and the LoRA that the options ask for."""

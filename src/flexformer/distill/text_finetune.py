@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
 from ..tasks import Split
@@ -32,6 +31,21 @@ class Writer(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        names: dict[Tensor, str] = {}
+        every = self.named_parameters(remove_duplicate=False)
+        self._copies = {name: names[p] for name, p in every if names.setdefault(p, name) != name}
+        """names of tied weights -> the name they are kept under"""
+        self.register_state_dict_post_hook(Writer._leave_copies_out)
+        self.register_load_state_dict_pre_hook(Writer._bring_copies_back)
+
+    def _leave_copies_out(self, state: dict[str, Any], prefix: str, _: Any) -> None:
+        for name in self._copies:
+            state.pop(prefix + name)
+
+    def _bring_copies_back(self, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        for name, kept in self._copies.items():
+            if prefix + kept in state:
+                state.setdefault(prefix + name, state[prefix + kept])
 
     @staticmethod
     def count_items(batch: Mapping[str, Tensor]) -> Tensor:
@@ -87,12 +101,7 @@ class TextFinetuneJob(PretrainedJob):
             train_limit=data.train_limit,
             validation_limit=data.validation_limit,
         )
-        self.texts = Texts(source, given, self.tokenizer, start_token(self.config, self.tokenizer))
-
-    def prepare(self, console: Console) -> None:
-        with console.status("reading text"):
-            for split in ("train", "validation"):
-                self.dataset(split)
+        self.texts = Texts(source, given, self.tokenizer, start_token(self.config, self.tokenizer), has_test=True)
 
     def dataset(self, split: Split) -> SequenceDataset:
         return self.texts.dataset(split)

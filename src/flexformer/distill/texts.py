@@ -25,25 +25,32 @@ class Texts:
     """Sequences of one source, a part of it for training and another for validation.
 
     Paragraphs are what stands between blank lines. One that is longer than `max_length` tokens becomes several
-    sequences; sequences shorter than `min_length` are left out. GLUE examples are encoded as in fine-tuning and split
-    as GLUE splits them.
+    sequences; sequences shorter than `min_length` are left out. GLUE examples are encoded as in fine-tuning, and its
+    validation part is held out of the training set as there: the dev set is for results.
 
     Args:
         source: A text file, a folder with .txt files, "glue:TASK", or a `datasets` id with a column "text".
         options: Lengths and limits.
         tokenizer: The model's.
         start_token: Put before sequences that do not begin with it, as language models expect; None for others.
+        has_test: Set aside as much again to test with; without it, "test" is "validation".
     """
 
     def __init__(
-        self, source: str, options: TextOptions, tokenizer: PreTrainedTokenizerBase, start_token: int | None = None
+        self,
+        source: str,
+        options: TextOptions,
+        tokenizer: PreTrainedTokenizerBase,
+        start_token: int | None = None,
+        has_test: bool = False,
     ) -> None:
         self.source, self.options, self.tokenizer, self.start_token = source, options, tokenizer, start_token
+        self.has_test = has_test
         self._made: dict[str, SequenceDataset] = {}
 
     def dataset(self, split: Split, progress: Progress = lambda done: None) -> SequenceDataset:
-        """The sequences of a split; "test" is "validation"."""
-        name = "train" if split == "train" else "validation"
+        """The sequences of a split."""
+        name: Split = "validation" if split == "test" and not self.has_test else split
         if name not in self._made:
             rows = self._rows(name, progress)
             if not rows:
@@ -54,23 +61,28 @@ class Texts:
             self._made[name] = SequenceDataset([row | {"labels": len(row["input_ids"])} for row in rows])
         return self._made[name]
 
-    def _rows(self, split: str, progress: Progress) -> list[dict[str, Any]]:
-        limit = self.options.limit(split)
+    def _rows(self, split: Split, progress: Progress) -> list[dict[str, Any]]:
+        limit = self.options.limit("validation" if split == "test" else split)
         if self.source.startswith(GLUE_PREFIX):
             glue = Glue(
-                self.source.removeprefix(GLUE_PREFIX), self.options.root, source=self.options.source, select="dev"
+                self.source.removeprefix(GLUE_PREFIX), self.options.root, source=self.options.source, select="holdout"
             )
-            examples = glue.examples("train" if split == "train" else "test", limit)
+            examples = glue.examples(split, limit)
             return [self._started(row) for row in encode(self.tokenizer, examples.sentences, self.options.max_length)]
         apart = self.options.validation
         if apart is None:
             found = paragraphs(self.source)
             order = np.random.default_rng(0).permutation(len(found))
             held = max(1, round(self.options.holdout * len(found)))
-            chosen = order[held:] if split == "train" else order[:held]
+            parts = {"validation": order[:held], "test": order[held : 2 * held], "train": order[held:]}
+            if self.has_test:
+                parts["train"] = order[2 * held :]
+            chosen = parts[split]
         else:
             found = paragraphs(self.source if split == "train" else apart)
             chosen = np.random.default_rng(0).permutation(len(found))
+            if self.has_test and split != "train":
+                chosen = chosen[::2] if split == "validation" else chosen[1::2]
         return self._windows([found[i] for i in chosen], limit, progress)
 
     def _windows(self, texts: Sequence[str], limit: int | None, progress: Progress) -> list[dict[str, Any]]:
@@ -81,12 +93,17 @@ class Texts:
             found = self.tokenizer(
                 list(texts[start : start + AT_ONCE]),
                 truncation=True,
-                max_length=self.options.max_length,
+                max_length=self.options.max_length - self._missing_start,
                 return_overflowing_tokens=True,
             )
             rows += [row for row in rows_of(found) if len(row["input_ids"]) >= self.options.min_length]
             progress(start + AT_ONCE)
         return [self._started(row) for row in rows[:limit]]
+
+    @property
+    def _missing_start(self) -> int:
+        """Room that sequences need for a start token the tokenizer does not put there."""
+        return int(self.start_token is not None and self.tokenizer("a").input_ids[:1] != [self.start_token])
 
     def _started(self, row: dict[str, Any]) -> dict[str, Any]:
         ids = row["input_ids"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 from flexformer.bench.memory import Memory, Probe
 from flexformer.bench.timing import Failure, Timing, alternate, fixed_threads
 from flexformer.convert import load_adapter
-from flexformer.distill.pretrained import load_config, load_model
+from flexformer.distill.pretrained import load_config, load_model, positions
 from flexformer.training.run import quiet_libraries
 
 SHORTEST, LONGEST = 128, 4096
@@ -45,7 +46,7 @@ class Cost:
 
 def lengths_for(base: str, wanted: Sequence[int] | None) -> list[int]:
     """Lengths to measure at: those wanted, or powers of two up to the positions that the model has."""
-    most = int(getattr(load_config(base).get_text_config(), "max_position_embeddings", LONGEST))
+    most = positions(load_config(base))
     if wanted is None:
         top = min(most, LONGEST)
         return [n for n in (SHORTEST * 2**i for i in range(6)) if n <= top] or [top]
@@ -91,7 +92,7 @@ def costs(
             steps = alternate({name: each.step for name, each in writing.items()}, rounds=rounds, seconds=seconds)
             for name in MODELS:
                 progress(f"{length} tokens: memory of {name}")
-                target = f"{__name__}:prepare"
+                target, step = f"{__name__}:prepare", steps.get(name)
                 memory = probe.measure(target, base=base, adapter=adapter if name == CONVERTED else None, length=length)
                 found.append(
                     Cost(
@@ -99,9 +100,9 @@ def costs(
                         length=length,
                         seconds=_median(times[name]),
                         peak_bytes=memory.peak_bytes if isinstance(memory, Memory) else None,
-                        token_seconds=_median(steps[name]) if name in steps else None,
+                        token_seconds=None if step is None else _median(step),
                         cache_bytes=writing[name].cache_bytes if name in writing else None,
-                        note="; ".join(x.reason for x in (times[name], memory) if isinstance(x, Failure)),
+                        note="; ".join(x.reason for x in (times[name], memory, step) if isinstance(x, Failure)),
                     )
                 )
     return found
@@ -138,10 +139,13 @@ class _Writing:
         out = model(read, attention_mask=torch.ones_like(read), use_cache=True)
         self.model, self.cache = model, out.past_key_values
         self.cache_bytes = sum(tensor.nbytes for layer in self.cache.layers for tensor in _tensors(vars(layer)))
-        self.token = ids[:, -1:]
+        self.inputs: dict[str, Any] = {"input_ids": ids[:, -1:], "past_key_values": self.cache, "use_cache": True}
+        if "position_ids" in inspect.signature(model.forward).parameters:
+            # However many tokens are timed, there is a position for each: always the last one's.
+            self.inputs["position_ids"] = torch.full((1, 1), ids.shape[1] - 1)
 
     def step(self) -> Tensor:
-        logits: Tensor = self.model(self.token, past_key_values=self.cache, use_cache=True).logits
+        logits: Tensor = self.model(**self.inputs).logits
         return logits
 
 

@@ -126,7 +126,7 @@ class DecoderStudy(RecoveryStudy):
 
 def own_text(base: str, preset: str, root: str | None) -> Path:
     """Where the text is kept that a model wrote itself."""
-    return data_root(root) / OWN_TEXT / f"{slug(Path(base).name)}-{PIECES[preset]}.txt"
+    return data_root(root) / OWN_TEXT / f"{slug(place(base))}-{PIECES[preset]}.txt"
 
 
 @quiet_libraries()

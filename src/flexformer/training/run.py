@@ -15,7 +15,7 @@ import torch
 import transformers
 from rich.console import Console
 from rich.progress import Progress
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
@@ -75,11 +75,13 @@ def run_job(job: Job, output: Path, console: Console, command: list[str] | None 
         if record is not None and record.status == "finished":
             return record
         job.prepare(console)  # before anything is written: what cannot work shows here
+        torch.manual_seed(options.seed)
+        model = job.model()
         if record is None:
             record = folder.begin(options, command or []) if first else Record.begin(options, [])
         if first:
             folder.lay_out(options)
-        return _train(job, folder, record, console, first)
+        return _train(job, model, folder, record, console, first)
 
 
 class TaskJob(Job):
@@ -163,10 +165,8 @@ def quiet_libraries() -> Iterator[None]:
             transformers.logging.enable_progress_bar()
 
 
-def _train(job: Job, folder: RunFolder, record: Record, console: Console, first: bool) -> Record:
+def _train(job: Job, model: nn.Module, folder: RunFolder, record: Record, console: Console, first: bool) -> Record:
     options = job.options
-    torch.manual_seed(options.seed)
-    model = job.model()
     record.parameters = sum(p.numel() for p in model.parameters())
     record.status = "running"
     if first:
