@@ -32,7 +32,7 @@ def test_paragraphs_stand_between_blank_lines(tmp_path):
 
 def test_long_paragraphs_become_several_sequences_and_no_token_is_lost(source):
     made = texts(source, min_length=1, holdout=0.1)
-    found = [id for split in ("train", "validation") for row in made.dataset(split).rows for id in row["input_ids"]]
+    found = [id for split in SPLITS for row in made.dataset(split).rows for id in row["input_ids"]]
     words = [word for paragraph in paragraphs(source) for word in paragraph.split()]
     special = {1, 2}
     assert sorted(id for id in found if id not in special) == sorted(
@@ -47,15 +47,7 @@ def test_long_paragraphs_become_several_sequences_and_no_token_is_lost(source):
 def test_splits_are_disjoint_and_the_same_every_time(source):
     first, second = texts(source), texts(source)
     assert first.dataset("train").rows == second.dataset("train").rows
-    pieces = [{tuple(row["input_ids"]) for row in first.dataset(split).rows} for split in ("train", "validation")]
-    assert not pieces[0] & pieces[1]
-    assert first.dataset("test") is first.dataset("validation")
-
-
-def test_a_part_may_be_set_aside_for_tests(source):
-    options = TextOptions(max_length=16, min_length=1, holdout=0.1)
-    made = Texts(source, options, tiny.tokenizer("bert"), has_test=True)
-    pieces = [{tuple(row["input_ids"]) for row in made.dataset(split).rows} for split in SPLITS]
+    pieces = [{tuple(row["input_ids"]) for row in first.dataset(split).rows} for split in SPLITS]
     assert all(pieces)
     assert not pieces[0] & pieces[1] | pieces[0] & pieces[2] | pieces[1] & pieces[2]
 
@@ -80,7 +72,7 @@ def test_language_models_get_their_first_token(source):
     assert all(len(row["attention_mask"]) == len(row["input_ids"]) for row in rows)
     made = texts(source, "llama", start=1, min_length=1, holdout=0.1)
     words = sum(len(paragraph.split()) for paragraph in paragraphs(source))
-    found = [id for split in ("train", "validation") for row in made.dataset(split).rows for id in row["input_ids"]]
+    found = [id for split in SPLITS for row in made.dataset(split).rows for id in row["input_ids"]]
     assert sum(id != 1 for id in found) == words  # none gave way to it
 
 

@@ -101,7 +101,7 @@ class TextFinetuneJob(PretrainedJob):
             train_limit=data.train_limit,
             validation_limit=data.validation_limit,
         )
-        self.texts = Texts(source, given, self.tokenizer, start_token(self.config, self.tokenizer), has_test=True)
+        self.texts = Texts(source, given, self.tokenizer, start_token(self.config, self.tokenizer))
 
     def dataset(self, split: Split) -> SequenceDataset:
         return self.texts.dataset(split)

@@ -22,7 +22,7 @@ Progress = Callable[[int], None]
 
 
 class Texts:
-    """Sequences of one source, a part of it for training and another for validation.
+    """Sequences of one source: a part of it for training, one for validation and one for tests.
 
     Paragraphs are what stands between blank lines. One that is longer than `max_length` tokens becomes several
     sequences; sequences shorter than `min_length` are left out. GLUE examples are encoded as in fine-tuning, and its
@@ -33,33 +33,25 @@ class Texts:
         options: Lengths and limits.
         tokenizer: The model's.
         start_token: Put before sequences that do not begin with it, as language models expect; None for others.
-        has_test: Set aside as much again to test with; without it, "test" is "validation".
     """
 
     def __init__(
-        self,
-        source: str,
-        options: TextOptions,
-        tokenizer: PreTrainedTokenizerBase,
-        start_token: int | None = None,
-        has_test: bool = False,
+        self, source: str, options: TextOptions, tokenizer: PreTrainedTokenizerBase, start_token: int | None = None
     ) -> None:
         self.source, self.options, self.tokenizer, self.start_token = source, options, tokenizer, start_token
-        self.has_test = has_test
         self._made: dict[str, SequenceDataset] = {}
 
     def dataset(self, split: Split, progress: Progress = lambda done: None) -> SequenceDataset:
         """The sequences of a split."""
-        name: Split = "validation" if split == "test" and not self.has_test else split
-        if name not in self._made:
-            rows = self._rows(name, progress)
+        if split not in self._made:
+            rows = self._rows(split, progress)
             if not rows:
                 raise CorruptDataError(
-                    f"text {self.source} has no {name} sequence of {self.options.min_length} tokens or more; name more "
-                    "text or lower data.min_length"
+                    f"text {self.source} has no {split} sequence of {self.options.min_length} tokens or more; name "
+                    "more text or lower data.min_length"
                 )
-            self._made[name] = SequenceDataset([row | {"labels": len(row["input_ids"])} for row in rows])
-        return self._made[name]
+            self._made[split] = SequenceDataset([row | {"labels": len(row["input_ids"])} for row in rows])
+        return self._made[split]
 
     def _rows(self, split: Split, progress: Progress) -> list[dict[str, Any]]:
         limit = self.options.limit("validation" if split == "test" else split)
@@ -74,15 +66,10 @@ class Texts:
             found = paragraphs(self.source)
             order = np.random.default_rng(0).permutation(len(found))
             held = max(1, round(self.options.holdout * len(found)))
-            parts = {"validation": order[:held], "test": order[held : 2 * held], "train": order[held:]}
-            if self.has_test:
-                parts["train"] = order[2 * held :]
-            chosen = parts[split]
+            chosen = {"validation": order[:held], "train": order[held:-held], "test": order[-held:]}[split]
         else:
             found = paragraphs(self.source if split == "train" else apart)
             chosen = np.random.default_rng(0).permutation(len(found))
-            if self.has_test and split != "train":
-                chosen = chosen[::2] if split == "validation" else chosen[1::2]
         return self._windows([found[i] for i in chosen], limit, progress)
 
     def _windows(self, texts: Sequence[str], limit: int | None, progress: Progress) -> list[dict[str, Any]]:
