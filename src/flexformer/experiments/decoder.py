@@ -146,7 +146,8 @@ def write_own_text(base: str, path: str, preset: str) -> None:
     written: list[str] = []
     while len(written) < PIECES[preset]:
         ids = torch.full((min(AT_ONCE, PIECES[preset] - len(written)), 1), start)
-        how = {"do_sample": True, "top_k": 0, "pad_token_id": tokenizer.eos_token_id or start}
+        end = tokenizer.eos_token_id
+        how = {"do_sample": True, "top_k": 0, "pad_token_id": start if end is None else end}
         mask = torch.ones_like(ids)
         found = model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=PIECE_TOKENS[preset], **how)
         written += tokenizer.batch_decode(found, skip_special_tokens=True)

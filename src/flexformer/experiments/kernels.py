@@ -203,7 +203,7 @@ def _values(own: Sequence[Result]) -> tuple[Value | None, ...]:
     return (
         Value(own[0].labels["lr"]),
         of("kl"),
-        *(Value.of([mean(by_sharpness(r, 4)[which]) for r in own if "heads" in r.details]) for which in (0, -1)),
+        *(Value.of([by_sharpness(r, 4)[which][1] for r in own if "heads" in r.details]) for which in (0, -1)),
         of("output_error"),
         of("negative_weights", 100.0),
         of("nonpositive_denominators", 100.0),
@@ -213,12 +213,15 @@ def _values(own: Sequence[Result]) -> tuple[Value | None, ...]:
     )
 
 
-def by_sharpness(result: Result, parts: int) -> list[list[float]]:
-    """Divergences of heads in so many parts of equal size, those where softmax's entropy is lowest first."""
-    ranked = [kl for _, kl in sorted(result.details["heads"])]
+def by_sharpness(result: Result, parts: int) -> list[tuple[float, float]]:
+    """Mean entropy and divergence of heads in so many parts of equal size, those of the lowest entropy first."""
+    ranked = sorted(result.details["heads"])
+    parts = min(parts, len(ranked))
     edges = [round(len(ranked) * part / parts) for part in range(parts + 1)]
-    return [ranked[start:end] for start, end in pairwise(edges)]
+    members = [ranked[start:end] for start, end in pairwise(edges)]
+    return [(mean(entropy for entropy, _ in part), mean(kl for _, kl in part)) for part in members]
 
 
 def _run(result: Result) -> dict[str, Any]:
-    return {"kl": divergence(result), "curve": result.curve, **result.details}
+    run = {"kl": divergence(result), "curve": result.curve, "kl_by_layer": result.details["kl_by_layer"]}
+    return run | ({"by_entropy": by_sharpness(result, 6)} if "heads" in result.details else {})

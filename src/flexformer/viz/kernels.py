@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from statistics import mean
 from typing import Any
 
 from .style import ACCENT, MUTED, PALETTE, new_figure, style, to_png, to_svg
-
-PARTS = 6
 
 
 def plot_kernel_study(maps: Mapping[str, Sequence[dict[str, Any]]], caption: str) -> dict[str, bytes]:
     """Divergence over steps, by layer and by how sharp a head's softmax is, as PNG and SVG by file ending.
 
     Args:
-        maps: By label, its runs at the best learning rate, with `curve`, `kl_by_layer` and `heads`, pairs of softmax's
-            entropy and the divergence; seeds are averaged.
+        maps: By label, its runs at the best learning rate, with `curve`, `kl_by_layer` and `by_entropy`, pairs of
+            softmax's entropy and the divergence; seeds are averaged.
         caption: What was distilled on what.
     """
     with style():
@@ -32,9 +29,10 @@ def plot_kernel_study(maps: Mapping[str, Sequence[dict[str, Any]]], caption: str
             left.plot(steps, values, "o-", color=colours[label], label=label)
             layers = [mean(column) for column in zip(*(run["kl_by_layer"] for run in maps[label]), strict=True)]
             middle.plot(range(len(layers)), layers, "o-", color=colours[label])
-            heads = [run["heads"] for run in maps[label] if "heads" in run]  # early results have none
-            if heads:
-                right.plot(*_by_entropy(heads), "o-", color=colours[label])
+            parts = [run["by_entropy"] for run in maps[label] if "by_entropy" in run]  # early results have none
+            if parts:
+                points = [[mean(values) for values in zip(*same, strict=True)] for same in zip(*parts, strict=True)]
+                right.plot(*zip(*points, strict=True), "o-", color=colours[label])
         left.set(title="While learning", xlabel="steps", ylabel="divergence from softmax, nats", yscale="log")
         middle.set(title="By layer, at the end", xlabel="layer", yscale="log")
         right.set(title="By head, sharp ones left", xlabel="entropy of softmax's weights, nats", yscale="log")
@@ -44,13 +42,3 @@ def plot_kernel_study(maps: Mapping[str, Sequence[dict[str, Any]]], caption: str
         figure.legend(loc="outside lower center", ncols=4, fontsize=8)
         figure.suptitle(caption, x=0.01, ha="left", fontsize=9, color=MUTED)
         return {"png": to_png(figure), "svg": to_svg(figure)}
-
-
-def _by_entropy(runs: Sequence[list[list[float]]]) -> tuple[list[float], list[float]]:
-    """Mean entropies and divergences of sixths of the heads, ranked by entropy."""
-    ranked = [sorted(run) for run in runs]
-    count = len(ranked[0])
-    parts = min(PARTS, count)
-    edges = [round(count * part / parts) for part in range(parts + 1)]
-    members = [[head for run in ranked for head in run[start:end]] for start, end in pairwise(edges)]
-    return [mean(e for e, _ in part) for part in members], [mean(kl for _, kl in part) for part in members]
