@@ -123,7 +123,7 @@ def test_kernels_start_from_the_scaling_of_their_own_layer_with_matched_tau():
 
 
 def test_options_of_the_user_go_before_those_of_conversion():
-    (_, kernel), *_ = flexformer.convert.kernels(converted("bert", scaling=0.5, match_tau=False))
+    (_, kernel), *_ = flexformer.convert.kernels(converted("bert", "flexformer-n", scaling=0.5, match_tau=False))
     assert kernel.tau.exp().tolist() == pytest.approx([2 / 0.5] * 4)
 
 
@@ -178,12 +178,12 @@ def test_copy_of_a_converted_model_lives_on_its_own(copied):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_dtype_of_the_model_may_change_before_and_after(dtype):
     arguments = inputs("llama")
-    expected = output(converted("llama"), **arguments)
+    expected = output(converted("llama", "flexformer-n"), **arguments)
     limit = {torch.float64: 1e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}[dtype]
     torch.manual_seed(0)
-    before = flexformer.convert(build("llama").to(dtype))
-    before.load_state_dict(converted("llama").state_dict())
-    after = converted("llama").to(dtype)
+    before = flexformer.convert(build("llama").to(dtype), "flexformer-n")
+    before.load_state_dict(converted("llama", "flexformer-n").state_dict())
+    after = converted("llama", "flexformer-n").to(dtype)
     for model in (before, after):
         out = output(model, **arguments)
         assert out.dtype == dtype
@@ -206,12 +206,13 @@ def test_statistics_cover_each_converted_layer():
     assert found[1].smallest_denominator == found[1].smallest_denominator
 
 
-def test_gradients_reach_kernels_and_weights():
-    model, arguments = converted("gpt2").train(), inputs("gpt2")
+@pytest.mark.parametrize(("attention", "count"), [("flexformer-n", 5), ("flexformer-c", 4)])
+def test_gradients_reach_kernels_and_weights(attention, count):
+    model, arguments = converted("gpt2", attention).train(), inputs("gpt2")
     model(**arguments, labels=arguments["input_ids"]).loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     groups = flexformer.parameter_groups(model, weight_decay=0.1)
-    assert len(groups[1]["params"]) == 2 * 5
+    assert len(groups[1]["params"]) == 2 * count
 
 
 def test_module_not_seen_in_the_trial_run_says_so():

@@ -39,7 +39,7 @@ def command(tmp_path, monkeypatch, capsys):
 def test_distill_prints_every_layer_and_writes_adapter_and_report(command, tmp_path):
     status, out, err = command("distill", "encoder", "corpus.txt", *SHORT)
     assert (status, err) == (0, "")
-    folder = tmp_path / "runs/distill-encoder-flexformer-n-smoke-0"
+    folder = tmp_path / "runs/distill-encoder-flexformer-c-smoke-0"
     report = json.loads((folder / "report.json").read_text())
     for layer in report["after"]["layers"]:
         assert f"{layer['kl']:.3f}" in out
@@ -80,7 +80,7 @@ def test_convert_reports_layers_outputs_and_costs(command, tmp_path):
     assert softmax[1] > 3 * softmax[0]
     page = (tmp_path / "x/report.md").read_text()
     for part in (
-        "# decoder with flexformer-n",
+        "# decoder with flexformer-c",
         "| layer | entropy | KL before | KL after |",
         "| perplexity |",
         "| 64 |",
@@ -197,6 +197,15 @@ def test_paper_preset_fine_tunes_with_fairseqs_settings(task, batch, rate, warmu
     optimizer = given.optimizer
     assert (optimizer.beta1, optimizer.beta2, optimizer.eps, optimizer.weight_decay) == (0.9, 0.98, 1e-6, 0.1)
     assert (stage.training.steps, stage.training.batch_size, stage.optimizer.lr) == (20000, 32, 1e-3)
+
+
+def test_a_preset_may_have_settings_for_some_attentions(command):
+    assert presets.load_distill("cpu", "base", "text", attention="flexformer-n").optimizer.lr == 1e-2
+    assert presets.load_distill("cpu", "base", "text", attention="flexformer-c").optimizer.lr == 1e-1
+    assert presets.load_finetune("cpu", "base", "cola", attention="hedgehog")[1].optimizer.lr == 1e-1
+    for given, rate in (((), 1e-1), (("--attention", "flexformer-n"), 1e-2), (("--optimizer.lr", "0.5"), 0.5)):
+        status, out, _ = command("distill", "x", "y", *given, "--print_config")
+        assert (status, yaml.safe_load(out)["optimizer"]["lr"]) == (0, rate)
 
 
 def test_every_preset_is_read_and_says_what_it_is():

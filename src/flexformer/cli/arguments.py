@@ -10,7 +10,6 @@ import re
 import textwrap
 from collections.abc import Callable
 from inspect import getdoc
-from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
 import jsonargparse
@@ -24,14 +23,14 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, jsonargparse.DefaultH
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-PresetFinder = Callable[[dict[str, Any]], Path]
+PresetFinder = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def with_presets(find: PresetFinder) -> Callable[[Command], Command]:
-    """Let a command take the options that are not given from a preset file, a YAML file as for `--config`.
+    """Let a command take the options that are not given from a preset, which says what a `--config` file would.
 
     Args:
-        find: Given the options as they stand without a preset, the file to read; raises `UsageError` if there is none.
+        find: Given the options as they stand without a preset, what it says; raises `UsageError` if there is none.
     """
 
     def mark(function: Command) -> Command:
@@ -90,7 +89,7 @@ def parse(function: Callable[..., Any], program: str, arguments: list[str]) -> d
     try:
         if find_preset is not None:
             asked = [a for a in arguments if a.partition("=")[0] != "--print_config"]
-            arguments = ["--config", str(find_preset(dict(parser.parse_args(asked)))), *arguments]
+            arguments = ["--config", json.dumps(find_preset(dict(parser.parse_args(asked)))), *arguments]
         options = parser.parse_args(arguments)
         options.pop("config", None)
         return dict(parser.instantiate(options).as_dict())

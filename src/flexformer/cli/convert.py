@@ -27,7 +27,7 @@ COSTS, PAGE = "costs.json", "report.md"
 def convert(
     base: str,
     text: str,
-    attention: str = "flexformer-n",
+    attention: str = "flexformer-c",
     preset: str = "cpu",
     output: Path | None = None,
     lengths: list[int] | None = None,

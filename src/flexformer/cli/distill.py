@@ -26,10 +26,10 @@ COLUMNS = {
 }
 
 
-def find_preset(options: dict[str, Any]) -> Path:
-    """The preset that a command line asks for."""
+def find_preset(options: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the preset that a command line asks for."""
     try:
-        return presets.path("distill", options["preset"])
+        return presets.settings("distill", options["preset"], options["attention"])
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -38,7 +38,7 @@ def find_preset(options: dict[str, Any]) -> Path:
 def distill(
     base: str,
     text: str,
-    attention: str = "flexformer-n",
+    attention: str = "flexformer-c",
     preset: str = "cpu",
     output: Path | None = None,
     seed: int = 0,
@@ -72,7 +72,7 @@ def distill(
         json: Print record and report as JSON; progress goes to the error stream.
 
     Example:
-        flexformer distill sentence-transformers/all-MiniLM-L6-v2 wiki.txt --attention flexformer-n --output runs/minilm
+        flexformer distill sentence-transformers/all-MiniLM-L6-v2 wiki.txt --attention flexformer-c --output runs/minilm
     """
     options = DistillOptions(base, text, attention, preset, seed, kernel, data, loss, optimizer, schedule, training)
     folder = Path("runs", f"distill-{Path(base).name}-{attention}-{preset}-{seed}") if output is None else output

@@ -30,11 +30,11 @@ def is_text(task: str) -> bool:
     return task.startswith(TEXT_PREFIX)
 
 
-def find_preset(options: dict[str, Any]) -> Path:
-    """The preset that a command line asks for."""
+def find_preset(options: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the preset that a command line asks for."""
     try:
-        task = options["task"]
-        return presets.path("finetune", options["preset"], None if is_text(task) else glue.find(task).name)
+        task = None if is_text(options["task"]) else glue.find(options["task"]).name
+        return presets.settings("finetune", options["preset"], options["attention"], task)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -89,7 +89,7 @@ def finetune(
         json: Print the records as JSON; progress goes to the error stream.
 
     Example:
-        flexformer finetune FacebookAI/roberta-base cola --attention flexformer-n --procedure recover --preset paper
+        flexformer finetune FacebookAI/roberta-base cola --attention flexformer-c --procedure recover --preset paper
     """
     options = FinetuneOptions(
         base, task, attention, adapter, preset, seed, kernel, lora, head, data, optimizer, schedule, training

@@ -28,10 +28,10 @@ from flexformer.training import (
 TASK = "lm"
 
 
-def find_preset(options: dict[str, Any]) -> Path:
-    """The preset that a command line asks for."""
+def find_preset(options: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the preset that a command line asks for."""
     try:
-        return presets.path(TASK, options["preset"])
+        return presets.settings(TASK, options["preset"])
     except ValueError as error:
         raise UsageError(str(error)) from error
 

@@ -25,12 +25,12 @@ from flexformer.training import (
 from flexformer.training import run as run_training
 
 
-def find_preset(options: dict[str, Any]) -> Path:
-    """The preset that a command line asks for."""
+def find_preset(options: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the preset that a command line asks for."""
     if options["task"] == "lm":
         raise UsageError("task 'lm' is a command of its own; put it first: flexformer train lm [options]")
     try:
-        return presets.path(options["task"], options["preset"])
+        return presets.settings(options["task"], options["preset"])
     except ValueError as error:
         raise UsageError(str(error)) from error
 

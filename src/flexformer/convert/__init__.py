@@ -1,6 +1,6 @@
 """Pretrained Hugging Face models with linear attention.
 
-    model = flexformer.convert(model, attention="flexformer-n")
+    model = flexformer.convert(model, attention="flexformer-c")
     flexformer.save_adapter(model, "adapter")
     flexformer.restore(model)
 
@@ -29,7 +29,7 @@ __all__ = ["convert", "kernels", "load", "load_adapter", "restore", "save_adapte
 
 def convert(
     model: Model,
-    attention: str = "flexformer-n",
+    attention: str = "flexformer-c",
     layers: Iterable[int] | None = None,
     *,
     example_inputs: Mapping[str, Any] | None = None,
@@ -42,8 +42,8 @@ def convert(
     pass on a few tokens finds the attention modules; each gets a kernel as its submodule `kernel`. All other
     weights stay as they are, so a converted model usually needs training before its outputs mean much.
 
-    Kernels that start from softmax (flexformer-s, flexformer-n, performer) start from the model's own scaling, the
-    flexformer ones with matched tau. Attention dropout has no meaning for kernels and is not applied.
+    Kernels that start from softmax (the flexformer ones, performer) take the model's own scaling. Attention
+    dropout has no meaning for kernels and is not applied.
 
     `generate()` keeps a state of fixed size for every converted layer, whatever cache it makes.
 

@@ -88,7 +88,7 @@ class DistillOptions(Plain):
 
     base: str
     text: str
-    attention: str = "flexformer-n"
+    attention: str = "flexformer-c"
     preset: str = "custom"
     seed: int = 0
     kernel: KernelOptions = field(default_factory=KernelOptions)

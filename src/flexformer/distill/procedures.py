@@ -63,7 +63,7 @@ def recover(
         reference: The folder of a fine-tuning with softmax to start from, instead of a new one.
     """
     if options.attention == "softmax":
-        raise ValueError("attention softmax is what is recovered; name a kernel attention, such as flexformer-n")
+        raise ValueError("attention softmax is what is recovered; name a kernel attention, such as flexformer-c")
     if options.adapter is not None:
         raise ValueError(f"adapter {options.adapter} has no place here: the kernels are distilled on the way")
     if reference is None:

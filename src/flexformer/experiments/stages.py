@@ -154,8 +154,8 @@ def _preset(kind: Kind, options: Any) -> Settings:
     if kind == "train lm":
         return presets.load_language(options.preset)
     if kind == "distill":
-        return pretrained.load_distill(options.preset, options.base, options.text)
-    return pretrained.load_finetune(options.preset, options.base, options.task)[0]
+        return pretrained.load_distill(options.preset, options.base, options.text, attention=options.attention)
+    return pretrained.load_finetune(options.preset, options.base, options.task, attention=options.attention)[0]
 
 
 def build_job(kind: str, options: Mapping[str, Any]) -> Job:

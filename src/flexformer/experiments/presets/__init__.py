@@ -40,6 +40,11 @@ def path(task: str, preset: str) -> Path:
     return FOLDER / f"{task}-{preset}.yaml"
 
 
+def settings(task: str, preset: str) -> dict[str, Any]:
+    """What the file of a preset says; arguments as for `path`."""
+    return _read(path(task, preset))
+
+
 def load(task: str, preset: str, **options: Any) -> RunOptions:
     """The options of a preset.
 
@@ -48,14 +53,16 @@ def load(task: str, preset: str, **options: Any) -> RunOptions:
         preset: One of `names(task)`.
         **options: Replace the preset's; a dict replaces only the keys it has.
     """
-    values = yaml.safe_load(path(task, preset).read_text(encoding="utf-8"))
-    return RunOptions.from_dict({"task": task, "preset": preset} | _merged(values, options))
+    return RunOptions.from_dict({"task": task, "preset": preset} | _merged(settings(task, preset), options))
 
 
 def load_language(preset: str, **options: Any) -> LanguageOptions:
     """The options of a preset for language models; arguments as for `load`."""
-    values = yaml.safe_load(path(LANGUAGE, preset).read_text(encoding="utf-8"))
-    return LanguageOptions.from_dict({"preset": preset} | _merged(values, options))
+    return LanguageOptions.from_dict({"preset": preset} | _merged(settings(LANGUAGE, preset), options))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return dict(yaml.safe_load(file.read_text(encoding="utf-8")))
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

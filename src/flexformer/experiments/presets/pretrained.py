@@ -1,15 +1,18 @@
-"""Settings by name for what starts from a pretrained model: `flexformer distill`, `finetune` and `convert`."""
+"""Settings by name for what starts from a pretrained model: `flexformer distill`, `finetune` and `convert`.
+
+Where attentions want different settings, a file has them under `by_attention`, over those for all.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from flexformer.distill.options import DistillOptions, FinetuneOptions, StageOptions
 
-from . import FOLDER, _hint, _merged
+from . import FOLDER, _hint, _merged, _read
+
+BY_ATTENTION = "by_attention"
 
 
 def path(command: str, preset: str, task: str | None = None) -> Path:
@@ -36,29 +39,46 @@ def names(command: str, task: str | None = None) -> tuple[str, ...]:
     return tuple(sorted({s.removeprefix(f"{task}-") for s in stems if "-" not in s or s.startswith(f"{task}-")}))
 
 
-def load_distill(preset: str, base: str, text: str, **options: Any) -> DistillOptions:
+def settings(command: str, preset: str, attention: str, task: str | None = None) -> dict[str, Any]:
+    """What the file of a preset says about an attention; other arguments as for `path`."""
+    return _chosen(_read(path(command, preset, task)), attention)
+
+
+def _chosen(values: dict[str, Any], attention: str) -> dict[str, Any]:
+    plain = {key: value for key, value in values.items() if key != BY_ATTENTION}
+    merged = _merged(plain, values.get(BY_ATTENTION, {}).get(attention, {}))
+    return {key: _chosen(value, attention) if isinstance(value, dict) else value for key, value in merged.items()}
+
+
+def load_distill(
+    preset: str, base: str, text: str, *, attention: str = DistillOptions.attention, **options: Any
+) -> DistillOptions:
     """The options of a distillation.
 
     Args:
         preset: One of `names("distill")`.
         base: The pretrained model.
         text: What it reads.
+        attention: The kernel that learns.
         **options: Replace the preset's; a dict replaces only the keys it has.
     """
-    values = yaml.safe_load(path("distill", preset).read_text(encoding="utf-8"))
-    return DistillOptions.from_dict({"base": base, "text": text, "preset": preset} | _merged(values, options))
+    values = _merged(settings("distill", preset, attention), options)
+    return DistillOptions.from_dict({"base": base, "text": text, "attention": attention, "preset": preset} | values)
 
 
-def load_finetune(preset: str, base: str, task: str, **options: Any) -> tuple[FinetuneOptions, StageOptions]:
+def load_finetune(
+    preset: str, base: str, task: str, *, attention: str = FinetuneOptions.attention, **options: Any
+) -> tuple[FinetuneOptions, StageOptions]:
     """The options of a fine-tuning, and of the distillation that may come between two of them.
 
     Args:
         preset: One of `names("finetune", task)`.
         base: The pretrained model.
         task: A GLUE task.
+        attention: In the model.
         **options: Replace the preset's; a dict replaces only the keys it has.
     """
-    values = yaml.safe_load(path("finetune", preset, task).read_text(encoding="utf-8"))
-    merged = {"base": base, "task": task, "preset": preset} | _merged(values, options)
-    stage = StageOptions.from_dict(merged.pop("distill", {}))
-    return FinetuneOptions.from_dict(merged), stage
+    values = _merged(settings("finetune", preset, attention, task), options)
+    stage = StageOptions.from_dict(values.pop("distill", {}))
+    given = {"base": base, "task": task, "attention": attention, "preset": preset}
+    return FinetuneOptions.from_dict(given | values), stage
