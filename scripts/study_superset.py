@@ -3,23 +3,23 @@
 python scripts/study_superset.py BASE TEXT --output runs/superset
 
 The features e^{a.x} cos c.x [cos b.x, sin b.x] give flexformer-c for c = 0 and flexformer-n for a = 0, at the price of
-one projection more. Both are distilled as `flexformer reproduce kernels` does it, pairs only and half real, and the
-script prints the divergences side by side.
+one projection more. They are distilled as `flexformer reproduce kernels` distils flexformer-c, pairs only and half
+real; `python scripts/trials.py runs/superset/*` keeps the results.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 from flexformer.cli.main import main as flexformer
+from flexformer.experiments.kernels import RATES
 from flexformer.kernels import Kernel, register
 from flexformer.kernels.base import per_head
 from flexformer.kernels.blocks import BlockFeatures
@@ -51,34 +51,21 @@ class ModulatedKernel(ComplexKernel):
         return Kernel.blocks(self, batch, workspace)
 
 
-def distil(attention: str, real: str, lr: float, options: argparse.Namespace) -> dict[str, float]:
-    """Distil one kernel, unless that is done, and return the mean over layers of its report."""
-    folder: Path = options.output / f"{attention}-{real}-lr{lr:g}-seed{options.seed}"
-    given = {"num_real": 0 if real == "none" else real, "wave_scale": 0.1}
-    settings = {"preset": "study", "attention": attention, "kernel.options": json.dumps(given), "optimizer.lr": lr}
-    settings |= {"seed": options.seed, "output": folder}
-    arguments = [f"--{name}={value}" for name, value in settings.items()]
-    if status := flexformer(["distill", options.base, options.text, *arguments]):
-        sys.exit(status)
-    found: dict[str, float] = json.loads((folder / "report.json").read_text(encoding="utf-8"))["after"]["mean"]
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", help="folder or hub name of a pretrained model")
     parser.add_argument("text", help="a text file to distil on")
     parser.add_argument("--output", type=Path, default=Path("runs/superset"), help="gets a folder for each run")
-    parser.add_argument("--rates", type=float, nargs="+", default=[1e-2, 3e-2], help="learning rates")
+    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="learning rates")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    table = Table("kernel", "real features", "learning rate", "KL", "output error")
-    for real in ("none", "half"):
-        for attention in ("flexformer-c", NAME):
-            for lr in options.rates:
-                found = distil(attention, real, lr, options)
-                table.add_row(attention, real, f"{lr:g}", f"{found['kl']:.4f}", f"{found['output_error']:.4f}")
-    Console().print(table)
+    given = parser.parse_args()
+    for real, rate in itertools.product((0, "half"), given.rates):
+        options = json.dumps({"num_real": real, "wave_scale": 0.1})
+        settings = {"preset": "study", "attention": NAME, "kernel.options": options, "optimizer.lr": rate}
+        settings |= {"seed": given.seed, "output": given.output / f"{real}-lr{rate:g}-seed{given.seed}"}
+        arguments = [f"--{name}={value}" for name, value in settings.items()]
+        if status := flexformer(["distill", given.base, given.text, *arguments]):
+            sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Keep what was tried on the way to the settings of the cpu presets, and list it by task.
+"""Keep what was tried on the way to settings and kernels, and list it by task.
 
     python scripts/trials.py RUN_FOLDER ...
 
-Copies the records and validation curves of finished runs of `flexformer train` to results/trials/, and writes a table
-of each task there. Without folders only the tables are written anew.
+Copies the records and validation curves of finished runs of `flexformer train` and `flexformer distill` to
+results/trials/, and writes a table of each task there, "distill" being one. Without folders only the tables are written
+anew.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from flexformer.distill.options import DISTILL
 from flexformer.experiments import presets
 from flexformer.experiments.cells import portable
 from flexformer.experiments.digest import digest, essentials
+from flexformer.experiments.presets import pretrained
 from flexformer.training import RunFolder
 from flexformer.training.atomic import write_json, write_text
 from flexformer.training.callbacks import read_log
 
 FOLDER = Path(__file__).resolve().parent.parent / "results" / "trials"
+CURVES = ("eval_accuracy", "eval_kl")
 KEPT = ("task", "attention", "seed", "steps", "tokens", "seconds", "metrics", "commit", "versions", "machine")
 
 
@@ -30,7 +34,7 @@ def keep(path: Path) -> None:
     record = run.read()
     if record is None or record.status != "finished":
         raise ValueError(f"{path} holds no finished run")
-    curve = [[e["step"], e["eval_accuracy"]] for e in read_log(run.log_file) if "eval_accuracy" in e]
+    curve = [[entry["step"], entry[name]] for entry in read_log(run.log_file) for name in CURVES if name in entry]
     trial = {name: getattr(record, name) for name in KEPT}
     trial |= {"command": portable(record.command), "options": essentials(record.options), "curve": curve}
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -38,15 +42,15 @@ def keep(path: Path) -> None:
 
 
 def tables() -> dict[str, str]:
-    """Markdown by task, trials in the order of their last validation."""
+    """Markdown by task, the best trial first."""
     found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(FOLDER.glob("*.json")):
         trial = json.loads(path.read_text(encoding="utf-8"))
         found.setdefault(trial["task"], []).append(trial)
-    return {task: _table(task, trials) for task, trials in found.items()}
+    return {task: (_distilled if task == DISTILL else _trained)(trials) for task, trials in found.items()}
 
 
-def _table(task: str, trials: list[dict[str, Any]]) -> str:
+def _trained(trials: list[dict[str, Any]]) -> str:
     lines = [
         "| other than the preset | validation accuracy in per cent at step | test | minutes |",
         "|---|---|---:|---:|",
@@ -58,9 +62,28 @@ def _table(task: str, trials: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _distilled(trials: list[dict[str, Any]]) -> str:
+    lines = [
+        "| other than `flexformer reproduce kernels` | KL | output error | negative, % | den <= 0, % | minutes |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for trial in sorted(trials, key=lambda trial: trial["metrics"]["after_kl"]):
+        found = {name.removeprefix("after_"): value for name, value in trial["metrics"].items()}
+        shares = [100 * found[name] for name in ("negative_weights", "nonpositive_denominators")]
+        figures = f"{found['kl']:.4f} | {found['output_error']:.3f} | {shares[0]:.2f} | {shares[1]:.3f}"
+        lines.append(f"| {_difference(trial)} | {figures} | {trial['seconds'] / 60:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def _preset(trial: dict[str, Any]) -> dict[str, Any]:
+    attention, own = trial["attention"], trial["options"]
+    if trial["task"] == DISTILL:
+        return pretrained.load_distill("study", own["base"], own["text"], attention=attention).as_dict()
+    return presets.load(trial["task"], "cpu", attention=attention).as_dict()
+
+
 def _difference(trial: dict[str, Any]) -> str:
-    preset = essentials(presets.load(trial["task"], "cpu", attention=trial["attention"]).as_dict())
-    own = trial["options"]
+    preset, own = essentials(_preset(trial)), trial["options"]
     changed = [name for name in sorted(own.keys() | preset.keys()) if own.get(name) != preset.get(name)]
     shown = [f"{name} {own.get(name, 'off')}" for name in changed if not name.endswith(("_every", "_limit"))]
     return ", ".join([trial["attention"], *shown])
