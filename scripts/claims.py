@@ -127,7 +127,7 @@ def distilled() -> dict[str, list[Result]]:
     study = DistillationCurves("cpu")
     found, _ = study.results(RESULTS)
     tried = {label: {r.labels["lr"] for r in found if r.labels["map"] == label} for label in study.rows()}
-    return {label: own for label, own in best_cells(found).items() if tried[label] >= set(RATES)}
+    return {label: own for label, own in best_cells(found).items() if tried[label] >= set(RATES["cpu"])}
 
 
 def listed(found: Mapping[str, Scores], names: Sequence[str], digits: int = 2) -> str:

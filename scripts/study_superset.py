@@ -56,11 +56,11 @@ def main() -> None:
     parser.add_argument("base", help="folder or hub name of a pretrained model")
     parser.add_argument("text", help="a text file to distil on")
     parser.add_argument("--output", type=Path, default=Path("runs/superset"), help="gets a folder for each run")
-    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="learning rates")
+    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES["cpu"]), help="learning rates")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     for real, rate in itertools.product((0, "half"), given.rates):
-        options = json.dumps({"num_real": real, "wave_scale": 0.1})
+        options = json.dumps({"num_real": real, "floor": 1e-6})
         settings = {"preset": "study", "attention": NAME, "kernel.options": options, "optimizer.lr": rate}
         settings |= {"seed": given.seed, "output": given.output / f"{real}-lr{rate:g}-seed{given.seed}"}
         arguments = [f"--{name}={value}" for name, value in settings.items()]

@@ -217,3 +217,11 @@ def test_python_blocks_run_in_order(page, tmp_path, monkeypatch):
 def test_python_blocks_are_found_and_marked_ones_left_alone():
     text = "```python\na = 1\n```\n\n```python no-run\nb = 2\n```\n\n  ```sh\n  ls\n  ```\n"
     assert list(fences(text)) == [(2, "python", "a = 1"), (6, "python no-run", "b = 2"), (10, "sh", "ls")]
+
+
+def test_the_page_on_attention_names_all_options():
+    page = (ROOT / "docs" / "attention.md").read_text(encoding="utf-8").split("| name | options |")[1]
+    rows = re.findall(r"^\| `([\w-]+)` \| (.*?) \|", page, re.MULTILINE)
+    shown = {name: re.findall(r"`(\w+)`", options) for name, options in rows}
+    shown["flexformer-n"] = shown["flexformer-s"]  # "the same"
+    assert shown == {name: list(flexformer.attention.options(name)) for name in flexformer.ATTENTIONS}

@@ -14,6 +14,7 @@ from flexformer.bench.memory import Memory, Probe
 from flexformer.convert.observation import Call
 from flexformer.distill import LossOptions, compare
 from flexformer.distill import loss as module
+from flexformer.distill.divergence import KernelRows, absolute
 from flexformer.distill.loss import SUMS
 from flexformer.kernels import attention_weights
 from flexformer.ops import reference_attention
@@ -49,7 +50,7 @@ def teacher(given):
 
 def smooth_log(x, eps):
     """log x, below eps its tangent there."""
-    return torch.where(x > eps, x.clamp_min(eps).log(), math.log(eps) + (x - eps) / eps)
+    return torch.where(x > eps, x.clamp_min(eps).log(), eps.log() + (x - eps) / eps)
 
 
 def definition(given, name="absolute"):
@@ -61,7 +62,9 @@ def definition(given, name="absolute"):
     phi_k, g = given.kernel.key_features(given.key)
     kappa = (phi_q @ phi_k.mT).reshape(batch, heads, length, length)
     gains = (torch.zeros(batch, 2, length) if g is None else g).repeat_interleave(group, 1)[:, :, None]
-    eps = 1e-3 if (phi_q < 0).any() else 1e-20
+    shown = gains.exp().expand_as(kappa).masked_fill(~visible, 0.0)
+    mean = (kappa.abs() * shown).sum(-1, keepdim=True) / shown.sum(-1, keepdim=True).clamp_min(1e-30)
+    eps = (1e-3 * mean).clamp_min(1e-15) if (phi_q < 0).any() else torch.tensor(1e-20)
     size, logs = (
         (kappa.clamp_min(1e-6), kappa.clamp_min(1e-6).log())
         if name == "paper"
@@ -121,8 +124,32 @@ def test_cross_entropy_is_never_below_the_teachers_entropy(name, causal, padded,
     sums = compare(given, LossOptions(), learn=False, measure=True).sums
     found = dict(zip(SUMS, sums.sum((0, 1)).tolist(), strict=True))
     assert all(math.isfinite(value) for value in found.values())
-    # Exact for weights that are not negative; the tangent of the logarithm can only raise the cross-entropy.
-    assert found["cross_entropy"] >= found["entropy"] - 1e-6 * max(1.0, found["entropy"])
+    least = found["entropy"] - found["rows"] * math.log1p(1e-3 / math.e)  # exact where no weight is negative
+    assert found["cross_entropy"] >= least - 1e-6 * max(1.0, found["entropy"])
+
+
+def rows_of(kappa, scale=None):
+    scale = torch.ones_like(kappa) if scale is None else scale
+    return KernelRows(kappa, scale, torch.zeros(kappa.shape[:-1]), scale[..., 0, :].log())
+
+
+@given(scale=st.floats(1e-8, 1.0), seed=st.integers(0, 50))
+def test_a_signed_kernel_gains_nothing_by_shrinking(scale, seed):
+    generator = torch.Generator().manual_seed(seed)
+    kappa = torch.randn(1, 1, 3, 8, generator=generator, dtype=torch.float64)
+    target = torch.randn(1, 1, 3, 8, generator=generator, dtype=torch.float64).softmax(-1)
+    whole, shrunk = (absolute(target, rows_of(factor * kappa), None, signed=True).each for factor in (1.0, scale))
+    torch.testing.assert_close(whole, shrunk)
+
+
+@given(exponent=st.floats(-12, 3), seed=st.integers(0, 50))
+def test_no_signed_kernel_is_nearer_than_softmax_itself(exponent, seed):
+    generator = torch.Generator().manual_seed(seed)
+    target = torch.full((1, 1, 1, 16), 1 / 16, dtype=torch.float64)
+    kappa = 10**exponent + torch.randn(target.shape, generator=generator, dtype=torch.float64) * 10 ** (exponent - 1)
+    for values in (kappa, kappa - kappa.mean(), torch.zeros_like(kappa)):
+        found = absolute(target, rows_of(values), None, signed=True).each
+        assert found.item() >= math.log(16) - math.log1p(1e-3 / math.e) - 1e-9
 
 
 def test_sums_are_those_of_the_linear_form():

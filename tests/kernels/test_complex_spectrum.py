@@ -7,6 +7,7 @@ import torch
 
 from flexformer import kernels, linear_attention, reference_attention
 from flexformer.kernels import attention_weights
+from flexformer.kernels.base import SMALLEST_DENOMINATOR
 
 VARIANTS = [
     ("flexformer-c", {"num_real": 8}),
@@ -156,9 +157,15 @@ def test_centres_start_at_the_mean_of_what_is_visible(name):
 
 def test_real_exponentials_alone_have_positive_weights_for_any_input():
     kernel = disturbed("flexformer-c", scale=2.0, num_real="all").float()
-    q, k = 5 * torch.randn(1, 2, 30, 8), 5 * torch.randn(1, 2, 30, 8)
     assert kernel.policy == "absolute"
-    assert (attention_weights(q, k, kernel)[0] >= 0).all()
+    for size in (5.0, 100.0, 1e4, 1e30):
+        q, k = size * torch.randn(1, 2, 30, 8), size * torch.randn(1, 2, 30, 8)
+        weights, den, _ = attention_weights(q, k, kernel)
+        assert (weights >= 0).all()
+        assert (den > SMALLEST_DENOMINATOR).all()
+        for is_causal in (False, True):
+            out = linear_attention(q, k, torch.ones_like(k), kernel, is_causal=is_causal)
+            torch.testing.assert_close(out, torch.ones_like(out))
 
 
 def test_features_have_unit_length_where_there_are_pairs():
@@ -170,8 +177,12 @@ def test_features_have_unit_length_where_there_are_pairs():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_real": 3}, "num_real 3 does not leave pairs; use an even number up to 16"),
-        ({"num_real": 18}, "num_real 18 does not leave pairs"),
+        ({"num_real": 3}, "num_real 3 is odd and does not leave pairs; use an even number up to 16"),
+        ({"num_real": 18}, "num_real 18 is more than there are features"),
+        ({"num_real": "all", "floor": 0.1}, "floor 0.1 has no use where all features are real"),
+        ({"floor": 2.0}, "floor 2 is above 1"),
+        ({"beta": float("nan")}, "beta nan is not a finite number"),
+        ({"beta": "x"}, "beta 'x' is not a finite number"),
         ({"num_real": -2}, "num_real -2 is negative"),
         ({"num_real": "some"}, "num_real 'some' is not a count"),
         ({"real_scale": 0.0}, r"real_scale 0\.0 is not a positive number"),

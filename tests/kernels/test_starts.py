@@ -42,6 +42,9 @@ def test_data_start_follows_the_spread_of_queries_and_keys(name: str) -> None:
         found = frequencies.square().mean((0, 1))
         torch.testing.assert_close(found / found.sum(), scale.square() / 18.0, rtol=0.1, atol=1e-3)
         torch.testing.assert_close(frequencies.square().mean(), before[parameter], rtol=0.1, atol=0.0)
+    kernel.initialise_from_data(q, k)  # starts anew and does not bend what is bent
+    again = getattr(kernel, kernel.frequency_names[0]).detach().square().mean((0, 1))
+    torch.testing.assert_close(again / again.sum(), scale.square() / 18.0, rtol=0.1, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", LEARNED)
@@ -51,6 +54,22 @@ def test_without_data_start_frequencies_stay(name: str) -> None:
     kernel.initialise_from_data(torch.randn(1, 2, 9, 4), torch.randn(1, 2, 9, 4))
     changed = {key for key, value in kernel.state_dict().items() if not torch.equal(value, before[key])}
     assert changed == {"centre_q", "centre_k"}
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "message"),
+    [
+        (torch.randn(1, 3, 5, 4), torch.randn(1, 2, 5, 4), r"q has shape \(1, 3, 5, 4\).*multiple of 2 heads"),
+        (torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 3), r"k has shape \(1, 2, 5, 3\).*width 4"),
+        (torch.randn(1, 2, 5, 4), torch.full((1, 2, 5, 4), torch.nan), "k is not finite"),
+    ],
+)
+def test_data_that_cannot_be_started_from_is_named(q, k, message) -> None:
+    kernel = kernels.build("flexformer-c", 2, 4, centres=True)
+    before = {key: value.clone() for key, value in kernel.state_dict().items()}
+    with pytest.raises(ValueError, match=message):
+        kernel.initialise_from_data(q, k)
+    assert all(torch.equal(value, before[key]) for key, value in kernel.state_dict().items())
 
 
 def test_spread_is_that_of_visible_tokens() -> None:

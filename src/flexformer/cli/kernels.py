@@ -6,7 +6,7 @@ from typing import Any
 
 from flexformer.cli.reproduce import Preset
 from flexformer.cli.reproduce_frame import Request, reproduce
-from flexformer.experiments.kernels import RATES, KernelStudy
+from flexformer.experiments.kernels import KernelStudy
 
 
 def kernels(
@@ -14,7 +14,7 @@ def kernels(
     base: str | None = None,
     text: str | None = None,
     maps: list[str] | None = None,
-    rates: list[float] = list(RATES),  # noqa: B006
+    rates: list[float] | None = None,
     seeds: list[int] = [0, 1, 2],  # noqa: B006
     root: str | None = None,
     **how: Any,
@@ -32,7 +32,7 @@ def kernels(
         text: A text file, a folder of .txt files, glue:TASK, or a datasets id with a column "text"; default the
             training text of WikiText-2 in the data folder, with paper glue:mnli.
         maps: Labels of the kernels to compare; default all.
-        rates: Learning rates to choose from.
+        rates: Learning rates to choose from; default 0.01, 0.03 and 0.1, with paper 0.001, 0.003 and 0.01.
         seeds: The first chooses the rate, the others repeat the best.
         root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
 

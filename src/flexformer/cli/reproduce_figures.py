@@ -8,7 +8,6 @@ from flexformer.cli.reproduce import Preset
 from flexformer.cli.reproduce_frame import Request, reproduce
 from flexformer.experiments.curves import DistillationCurves
 from flexformer.experiments.efficiency_figure import EfficiencyFigure
-from flexformer.experiments.kernels import RATES
 
 
 def fig2(
@@ -42,7 +41,7 @@ def distill_curves(
     base: str | None = None,
     text: str | None = None,
     maps: list[str] | None = None,
-    rates: list[float] = list(RATES),  # noqa: B006
+    rates: list[float] | None = None,
     seeds: list[int] = [0, 1, 2],  # noqa: B006
     root: str | None = None,
     **how: Any,
@@ -58,7 +57,7 @@ def distill_curves(
         base: Folder or hub name of a pretrained encoder or decoder; default as for reproduce kernels.
         text: What is read; default as for reproduce kernels.
         maps: Some of hedgehog, flexformer-s, flexformer-n and "flexformer-c, all real"; default all.
-        rates: Learning rates to choose from.
+        rates: Learning rates to choose from; default as for reproduce kernels.
         seeds: The first chooses the rate, the others repeat the best.
         root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
 

@@ -12,12 +12,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Below it the logarithm of a kernel value goes on as a straight line. Values of a bounded signed kernel scatter around
-# zero and must not be pushed to -infinity; those of a positive one may be as small as they like and learn all the same.
+# Below it, in units of a row's mean, the logarithm of a value that may be negative goes on as a straight line: such
+# values scatter around zero and must not be pushed to -infinity. Being relative, a row gains nothing by shrinking.
+# Positive values may be as small as they like and learn all the same.
 SIGNED_EPS = 1e-3
 POSITIVE_EPS = 1e-20
 PAPER_EPS = 1e-6
 SMALLEST_SUM = 1e-30
+SMALLEST_MEAN = 1e-12
 
 
 class KernelRows(NamedTuple):
@@ -51,22 +53,37 @@ def absolute(target: Tensor, rows: KernelRows, share: Tensor | None, signed: boo
         target: (B, H, R, S) softmax's weights.
         rows: The kernel's.
         share: (B, 1, R) factors of the rows, for the gradients; None leaves those out.
-        signed: Values may be negative, so the logarithm goes on as a straight line below 1e-3.
+        signed: Values may be negative. The logarithm goes on as a straight line below 1e-3 of a row's mean, and the
+            least the loss can be is softmax's entropy less log(1 + 1e-3 / e).
     """
-    eps = SIGNED_EPS if signed else POSITIVE_EPS
-    raised = rows.kappa.clamp_min(eps)
-    logs = raised.log()
     if signed:
-        logs += (rows.kappa - eps).clamp_max_(0.0).div_(eps)
-    size = rows.kappa.abs().mul_(rows.scale)
+        return _signed(target, rows, share)
+    size = rows.kappa * rows.scale
     total = size.sum(-1, keepdim=True).clamp_min_(SMALLEST_SUM)
+    raised = rows.kappa.clamp_min(POSITIVE_EPS)
+    each = _cross_entropy(target, rows, raised.log(), total)
+    if share is None:
+        return Divergence(each, each, each)
+    dkappa = (rows.scale / total).expand_as(target) - target / raised
+    return Divergence(each, dkappa.mul_(share[..., None]), _dlogs(size, total, target, share))
+
+
+def _signed(target: Tensor, rows: KernelRows, share: Tensor | None) -> Divergence:
+    # With W = sum_j e^g_j the mean is Z / W. The logarithm of kappa / mean has the slope 1 / max(kappa, eps) in kappa,
+    # eps being in units of the mean; the slope of the loss in log mean is `pull`, 1 where no value is below eps.
+    size = rows.kappa.abs().mul_(rows.scale)
+    weight = rows.scale.sum(-1, keepdim=True).clamp_min(SMALLEST_SUM)
+    mean = (size.sum(-1, keepdim=True) / weight).clamp_min_(SMALLEST_MEAN)
+    total, eps = mean * weight, SIGNED_EPS * mean
+    raised = rows.kappa.clamp_min(eps)
+    logs = (rows.kappa - raised).div_(eps).add_(raised.log())
     each = _cross_entropy(target, rows, logs, total)
     if share is None:
         return Divergence(each, each, each)
-    del logs
-    # The logarithm's slope is 1 / raised on either side of eps.
-    dkappa = torch.copysign((rows.scale / total).expand_as(target), rows.kappa).sub_(target / raised)
-    return Divergence(each, dkappa.mul_(share[..., None]), _dlogs(size, total, target, share))
+    pull = (rows.kappa / raised).mul_(target).sum(-1, keepdim=True)
+    dkappa = torch.copysign((rows.scale / total).expand_as(target), rows.kappa).mul_(pull).sub_(target / raised)
+    dlogs = (size * (pull / total)).add_(rows.scale * ((1.0 - pull) / weight)).sub_(target)
+    return Divergence(each, dkappa.mul_(share[..., None]), dlogs.mul_(share[..., None]))
 
 
 def paper(target: Tensor, rows: KernelRows, share: Tensor | None) -> Divergence:

@@ -24,7 +24,8 @@ from .results import Result
 from .stages import Stage
 from .tables import Column, Row, Table, Value
 
-RATES = (1e-2, 3e-2, 1e-1)
+RATES = {"paper": (1e-3, 3e-3, 1e-2), "cpu": (1e-2, 3e-2, 1e-1), "smoke": (1e-2, 3e-2, 1e-1)}
+"""scale -> learning rates; the paper's own is its first"""
 PRESETS = {"paper": "paper", "cpu": "study", "smoke": "smoke"}
 """scale -> preset of `flexformer distill`"""
 
@@ -51,8 +52,8 @@ MAPS = (
     Map("flexformer-n, no centres", "flexformer-n", {"centres": False}),
     Map("flexformer-n, tau frozen", "flexformer-n", {"learn_tau": False}),
     Map("flexformer-n, the paper's start", "flexformer-n", {"frequency_scale": 1.0}),
-    Map("flexformer-c, pairs", "flexformer-c", {"num_real": 0, "wave_scale": 0.1}),
-    Map("flexformer-c, half real", "flexformer-c", {"num_real": "half", "wave_scale": 0.1}),
+    Map("flexformer-c, pairs", "flexformer-c", {"num_real": 0, "floor": 1e-6}),
+    Map("flexformer-c, half real", "flexformer-c", {"num_real": "half", "floor": 1e-6}),
     Map("flexformer-c, all real", "flexformer-c"),
     Map("flexformer-c, all real, beta frozen", "flexformer-c", {"learn_beta": False}),
     Map("flexformer-c, all real, no norm weight", "flexformer-c", {"beta": 0.0, "learn_beta": False}),
@@ -70,7 +71,7 @@ class KernelStudy(Experiment):
         root: Folder GLUE lives in, for texts such as glue:cola.
         base: A pretrained encoder or decoder; default the scale's own.
         text: To distil on; default the scale's own.
-        rates: Learning rates to choose from.
+        rates: Learning rates to choose from; default the scale's own.
     """
 
     name: ClassVar[str] = "kernels"
@@ -82,10 +83,11 @@ class KernelStudy(Experiment):
         root: str | None = None,
         base: str | None = None,
         text: str | None = None,
-        rates: Sequence[float] = RATES,
+        rates: Sequence[float] | None = None,
     ) -> None:
         if preset not in PRESETS:
             raise ValueError(f"preset {preset!r} is unknown; use one of {', '.join(PRESETS)}")
+        rates = RATES[preset] if rates is None else rates
         if not rates:
             raise ValueError("rates is empty; name at least one")
         super().__init__(preset, root)

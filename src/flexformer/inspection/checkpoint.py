@@ -167,6 +167,8 @@ def _adapter_start(made: Manifest, record: dict[str, Any] | None) -> tuple[dict[
     options = (record or {}).get("options") or {}
     if record is None or not isinstance(record.get("seed"), int):
         return None, "the start is not known: no run.json says which seed it was drawn with"
+    if made.options.get("data_start"):
+        return None, "the start is not known: it took its shape from data"
     if record.get("task") == "distill":
         note = f"the start was drawn again from the run's seed, {record['seed']}; centres, which start from data, apart"
         return _build(made, record["seed"]), note

@@ -22,6 +22,9 @@ LARGEST_INPUT = 1e12
 # Keeps positive kernels from dividing by zero; its inverse leaves room for gradients in float32.
 SMALLEST_DENOMINATOR = 1e-30
 
+# An inner product of features that are at least e^-30, one of a key whose e^g is the largest, is above it.
+SMALLEST_LOG = -30.0
+
 
 class Kernel(nn.Module):
     r"""A similarity k(q, k) = e^{g(k)} phi_q(q) . phi_k(k) that linear attention can use.
@@ -64,6 +67,8 @@ class Kernel(nn.Module):
         if policy not in POLICIES:
             raise ValueError(f"policy {policy!r} is unknown; use one of {', '.join(POLICIES)}")
         require_positive("floor", floor)
+        if policy != "absolute" and floor > 1:
+            raise ValueError(f"floor {floor:g} is above 1, the most that a row's sum can be; use less")
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.num_features = num_features
@@ -145,6 +150,11 @@ def require_positive(argument: str, value: float) -> None:
         raise ValueError(f"{argument} {value} is not a positive number; use one above zero")
 
 
+def require_finite(argument: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{argument} {value!r} is not a finite number")
+
+
 def require_bool(argument: str, value: bool) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{argument} {value!r} is not a bool; use True or False")
@@ -159,6 +169,16 @@ def require_even(argument: str, value: int) -> None:
 def bounded(x: Tensor) -> Tensor:
     """`x` in at least float32, within a range whose squares and sums are finite."""
     return at_least_float32(x).clamp(-LARGEST_INPUT, LARGEST_INPUT)
+
+
+def exponentials(logs: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """e^logs in units of the largest along a dimension, and the logarithm of that, which no gradient passes.
+
+    None is below e^-30, so that sums of products are positive in float32 too. Gradients take no notice of this limit.
+    """
+    size = logs.detach().amax(dim, keepdim=True)
+    small = logs - size
+    return torch.where(small > SMALLEST_LOG, small, SMALLEST_LOG + (small - small.detach())).exp(), size
 
 
 def per_head(parameter: Tensor, x: Tensor) -> Tensor:

@@ -42,7 +42,9 @@ class CentredKernel(Kernel):
 
     @torch.no_grad()
     def initialise_from_data(self, q: Tensor, k: Tensor, key_mask: Tensor | None = None) -> None:
-        """Start the centres at the mean query and key of each head; with `data_start` bend the frequencies too.
+        """Start the centres at the mean query and key of each head.
+
+        With `data_start` everything starts anew, the frequencies bent.
 
         Args:
             q: (B, H, T, D) with H a multiple of `num_heads`.
@@ -51,11 +53,22 @@ class CentredKernel(Kernel):
         """
         if self.centre_k is None and not self.data_start:
             return
+        for argument, x in (("q", q), ("k", k)):
+            if x.ndim != 4 or x.shape[1] % self.num_heads or x.shape[3] != self.head_dim:
+                raise ValueError(
+                    f"{argument} has shape {tuple(x.shape)}; use (batch, heads, length, width) with a multiple of "
+                    f"{self.num_heads} heads and width {self.head_dim}"
+                )
         key_mean, key_covariance = spread(k, key_mask)
         query_mean, query_covariance = (
             found.unflatten(0, (self.num_heads, -1)).mean(1)
             for found in spread(q, key_mask if q.shape[2] == k.shape[2] else None)
         )
+        for argument, found in (("q", query_mean), ("k", key_mean)):
+            if not found.isfinite().all():
+                raise ValueError(f"{argument} is not finite everywhere, so its mean cannot be a centre")
+        if self.data_start:
+            self.reset_parameters()
         if self.centre_q is not None and self.centre_k is not None:
             self.centre_q.copy_(query_mean)
             self.centre_k.copy_(key_mean)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .base import SMALLEST_LOG
 from .blocks import KeyPullback, QueryPullback
 from .wave_blocks import WaveBlocks
 from .workspace import Workspace
@@ -87,7 +88,7 @@ class ComplexBlocks(WaveBlocks):
         growth, phase = waves[:, :growing], waves[:, growing:]
         size = growth.amax(1, keepdim=True)
         if not self.pairs:
-            return growth.sub_(size).exp_(), size.squeeze(1), None
+            return growth.sub_(size).clamp_min_(SMALLEST_LOG).exp_(), size.squeeze(1), None
         growth.sub_(size).exp_()
         # Not vector_norm, which is slow along any dimension but the last.
         squares = torch.mul(growth, growth, out=self.workspace("squares", *growth.shape)).sum(1, keepdim=True)

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from .base import (
     SMALLEST_DENOMINATOR,
     bounded,
+    exponentials,
     per_head,
     require_bool,
     require_count,
+    require_finite,
     require_positive,
     require_positive_int,
 )
@@ -49,8 +51,8 @@ class ComplexKernel(CentredKernel):
         num_heads: heads of the keys.
         head_dim: width d of one head.
         num_frequencies: half the number of features; `head_dim` by default.
-        num_real: features that are real exponentials, an even number up to 2 `num_frequencies`, "half" or "all" of
-            them; the rest are pairs.
+        num_real: features that are real exponentials, an even number up to 2 `num_frequencies`, "half" (rounded down
+            to an even number) or "all" of them; the rest are pairs.
         real_scale: A.
         wave_scale: B.
         scaling: the softmax scale s to start from; d^-1/2 by default.
@@ -63,7 +65,12 @@ class ComplexKernel(CentredKernel):
     """
 
     frequency_names = ("alpha", "omega")
-    conversion_options: ClassVar[dict[str, Any]] = {"num_real": "all", "real_scale": 0.5, "centres": True}
+    conversion_options: ClassVar[dict[str, Any]] = {
+        "num_real": "all",
+        "real_scale": 0.5,
+        "wave_scale": 0.1,
+        "centres": True,
+    }
 
     def __init__(
         self,
@@ -94,6 +101,8 @@ class ComplexKernel(CentredKernel):
         for argument, value in (("real_scale", real_scale), ("wave_scale", wave_scale), ("scaling", scaling)):
             require_positive(argument, value)
         pairs = n - num_real // 2
+        if floor is not None and not pairs:
+            raise ValueError(f"floor {floor} has no use where all features are real; leave it out")
         policy, default = ("floor", FLOOR) if pairs else ("absolute", SMALLEST_DENOMINATOR)
         super().__init__(num_heads, head_dim, 2 * n, policy, default if floor is None else floor)
         self.num_frequencies, self.num_real, self.num_pairs = n, num_real, pairs
@@ -101,6 +110,7 @@ class ComplexKernel(CentredKernel):
         self.orthogonal, self.data_start = orthogonal, data_start
         if beta is None:
             beta = scaling * (self.wave_scale**2 - real_scale**2) / 2
+        require_finite("beta", beta)
         self.start = beta
         self.alpha = nn.Parameter(torch.empty(num_heads, num_real + pairs, head_dim))
         self.omega = nn.Parameter(torch.empty(num_heads, pairs, head_dim)) if pairs else None
@@ -145,8 +155,8 @@ class ComplexKernel(CentredKernel):
         growth = angles[..., : self.num_real + self.num_pairs, :]
         if not self.num_pairs:
             # Any size will do, as it is taken out of the features and put into the log-weight.
-            size = growth.detach().amax(-2, keepdim=True)
-            return (growth - size).exp().mT, size.squeeze(-2)
+            phi, size = exponentials(growth, dim=-2)
+            return phi.mT, size.squeeze(-2)
         size = (2.0 * growth).logsumexp(-2, keepdim=True) / 2.0
         real, envelope = (growth - size).exp().split((self.num_real, self.num_pairs), dim=-2)
         phase = angles[..., -self.num_pairs :, :]
@@ -166,5 +176,7 @@ def _require_real_count(num_real: int | str, features: int) -> None:
     if isinstance(num_real, str):
         raise ValueError(f"num_real {num_real!r} is not a count; use a whole number, 'half' or 'all'")
     require_count("num_real", num_real)
-    if num_real > features or num_real % 2:
-        raise ValueError(f"num_real {num_real} does not leave pairs; use an even number up to {features}")
+    if num_real > features:
+        raise ValueError(f"num_real {num_real} is more than there are features; use an even number up to {features}")
+    if num_real % 2:
+        raise ValueError(f"num_real {num_real} is odd and does not leave pairs; use an even number up to {features}")

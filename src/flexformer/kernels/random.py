@@ -9,6 +9,7 @@ from .base import (
     SMALLEST_DENOMINATOR,
     Kernel,
     bounded,
+    exponentials,
     per_head,
     require_bool,
     require_count,
@@ -118,19 +119,16 @@ class PerformerKernel(RandomKernel):
         self.scaling = head_dim**-0.5 if scaling is None else scaling
         require_positive("scaling", self.scaling)
 
-    def _exponents(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        scaled = bounded(x) * self.scaling**0.5
-        exponents = scaled @ per_head(self.projection, scaled).transpose(-1, -2)
-        # The maximum cancels, so no gradient needs to pass it.
-        return scaled, exponents, exponents.detach().amax(-1, keepdim=True)
+    def _features(self, scaled: Tensor) -> tuple[Tensor, Tensor]:
+        return exponentials(scaled @ per_head(self.projection, scaled).mT, dim=-1)
 
     def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
-        _, exponents, largest = self._exponents(q)
-        return (exponents - largest).exp()
+        return self._features(bounded(q) * self.scaling**0.5)[0]
 
     def key_features(self, k: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        scaled, exponents, largest = self._exponents(k)
-        return (exponents - largest).exp(), largest.squeeze(-1) - scaled.square().sum(-1) / 2
+        scaled = bounded(k) * self.scaling**0.5
+        phi, size = self._features(scaled)
+        return phi, size.squeeze(-1) - scaled.square().sum(-1) / 2
 
 
 @register("rfa")
