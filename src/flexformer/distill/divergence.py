@@ -15,7 +15,7 @@ from torch import Tensor
 # Below it, in units of a row's mean, the logarithm of a value that may be negative goes on as a straight line: such
 # values scatter around zero and must not be pushed to -infinity. Being relative, a row gains nothing by shrinking.
 # Positive values may be as small as they like and learn all the same.
-SIGNED_EPS = 1e-3
+SIGNED_EPS = 1e-2
 POSITIVE_EPS = 1e-20
 PAPER_EPS = 1e-6
 SMALLEST_SUM = 1e-30
@@ -53,8 +53,8 @@ def absolute(target: Tensor, rows: KernelRows, share: Tensor | None, signed: boo
         target: (B, H, R, S) softmax's weights.
         rows: The kernel's.
         share: (B, 1, R) factors of the rows, for the gradients; None leaves those out.
-        signed: Values may be negative. The logarithm goes on as a straight line below 1e-3 of a row's mean, and the
-            least the loss can be is softmax's entropy less log(1 + 1e-3 / e).
+        signed: Values may be negative. The logarithm goes on as a straight line below 1e-2 of a row's mean, and the
+            least the loss can be is softmax's entropy less log(1 + 1e-2 / e).
     """
     if signed:
         return _signed(target, rows, share)
