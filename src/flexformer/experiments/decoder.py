@@ -39,9 +39,10 @@ PIECE_TOKENS = {"cpu": 256, "smoke": 48}
 AT_ONCE = 64
 SAMPLE_TOKENS = 60
 
-# Over the presets: sequences as long as a piece, and a fine-tuning that is short.
+# Over the presets: sequences as long as a piece, few at a time, and a fine-tuning that is short.
 LENGTHS = {"cpu": {"max_length": 256}, "smoke": {}}
-BUDGETS = {"cpu": {"steps": 300, "batch_size": 8, "eval_batch_size": 8}, "smoke": {}}
+DISTILL = {"cpu": {"steps": 400, "batch_size": 4, "eval_batch_size": 8}, "smoke": {}}
+FINETUNE = {"cpu": {"steps": 150, "batch_size": 4, "eval_batch_size": 8, "evaluate_every": 50}, "smoke": {}}
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,10 @@ class DecoderStudy(RecoveryStudy):
 
     def options(self, **given: Any) -> tuple[DistillOptions, FinetuneOptions]:
         given["data"] = {**given["data"], **LENGTHS[self.preset]}
-        task, training = f"{TEXT_PREFIX}{self.subject.text}", BUDGETS[self.preset]
-        learned = load_distill(self.preset, self.subject.base, self.subject.text, **given)
-        return learned, load_finetune(self.preset, self.subject.base, task, training=training, **given)[0]
+        base, text = self.subject.base, self.subject.text
+        learned = load_distill(self.preset, base, text, training=DISTILL[self.preset], **given)
+        training = FINETUNE[self.preset]
+        return learned, load_finetune(self.preset, base, f"{TEXT_PREFIX}{text}", training=training, **given)[0]
 
     def score_column(self, step: str) -> Column:
         return Column(step, "perplexity", 2, "lower")
