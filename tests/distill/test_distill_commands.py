@@ -208,6 +208,15 @@ def test_a_preset_may_have_settings_for_some_attentions(command):
         assert (status, yaml.safe_load(out)["optimizer"]["lr"]) == (0, rate)
 
 
+def test_options_of_a_kernel_are_given_together_or_one_by_one(command):
+    wanted = {"num_real": "half", "floor": 1e-6, "orthogonal": True}
+    together = ("--kernel.options", '{"num_real": "half", "floor": 1e-6, "orthogonal": true}')
+    apart = [f"--kernel.options.{word}" for word in ("num_real=half", "floor=1e-6", "orthogonal=true")]
+    for given in (together, apart):
+        status, out, _ = command("distill", "x", "y", *given, "--print_config")
+        assert (status, yaml.safe_load(out)["kernel"]["options"]) == (0, wanted)
+
+
 def test_every_preset_is_read_and_says_what_it_is():
     for path in (*FOLDER.glob("distill/*.yaml"), *FOLDER.glob("finetune/*.yaml")):
         assert path.read_text().startswith("# ")

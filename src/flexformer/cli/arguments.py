@@ -156,12 +156,17 @@ def _spread(arguments: list[str], mappings: set[str]) -> list[str]:
             with contextlib.suppress(yaml.YAMLError):
                 entries = yaml.safe_load(text)
                 if isinstance(entries, dict) and entries:
-                    result += [f"{option}.{key}={json.dumps(entry)}" for key, entry in entries.items()]
+                    result += [f"{option}.{key}={_word(entry)}" for key, entry in entries.items()]
                     if not equals:
                         next(rest)
                     continue
         result.append(argument)
     return result
+
+
+def _word(entry: Any) -> str:
+    """An entry of a mapping as the command line has it; text goes without quotes."""
+    return entry if isinstance(entry, str) else json.dumps(entry)
 
 
 def _readable(message: str, known: list[str]) -> str:
