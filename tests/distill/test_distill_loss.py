@@ -64,7 +64,7 @@ def definition(given, name="absolute"):
     gains = (torch.zeros(batch, 2, length) if g is None else g).repeat_interleave(group, 1)[:, :, None]
     shown = gains.exp().expand_as(kappa).masked_fill(~visible, 0.0)
     mean = (kappa.abs() * shown).sum(-1, keepdim=True) / shown.sum(-1, keepdim=True).clamp_min(1e-30)
-    eps = 1e-2 * mean.clamp_min(1e-12) if (phi_q < 0).any() else torch.tensor(1e-20)
+    eps = 0.2 * mean.clamp_min(1e-12) if (phi_q < 0).any() else torch.tensor(1e-20)
     size, logs = (
         (kappa.clamp_min(1e-6), kappa.clamp_min(1e-6).log())
         if name == "paper"
@@ -149,7 +149,7 @@ def test_no_signed_kernel_is_nearer_than_softmax_itself(exponent, seed):
     kappa = 10**exponent + torch.randn(target.shape, generator=generator, dtype=torch.float64) * 10 ** (exponent - 1)
     for values in (kappa, kappa - kappa.mean(), torch.zeros_like(kappa)):
         found = absolute(target, rows_of(values), None, signed=True).each
-        assert found.item() >= math.log(16) - math.log1p(1e-2 / math.e) - 1e-9
+        assert found.item() >= math.log(16) - math.log1p(0.2 / math.e) - 1e-9
 
 
 def test_sums_are_those_of_the_linear_form():
@@ -207,6 +207,7 @@ def test_half_precision_is_compared_in_float32(dtype):
     ("options", "message"),
     [
         ({"name": "kl"}, "loss.name 'kl' is unknown; use absolute or paper"),
+        ({"line": 0.0}, "loss.line 0.0 is not a share"),
         ({"outputs": -1.0}, "loss.outputs -1.0 is negative"),
         ({"weights": 0.0}, "loss.weights and loss.outputs are both 0"),
     ],

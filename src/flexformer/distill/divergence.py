@@ -14,8 +14,9 @@ from torch import Tensor
 
 # Below it, in units of a row's mean, the logarithm of a value that may be negative goes on as a straight line: such
 # values scatter around zero and must not be pushed to -infinity. Being relative, a row gains nothing by shrinking.
-# Positive values may be as small as they like and learn all the same.
-SIGNED_EPS = 1e-2
+# Small values of cosines are mostly noise, so kernels learn best from a line that begins early; what is measured is to
+# be near a divergence. Positive values may be as small as they like and learn all the same.
+LEARNED_LINE, MEASURED_LINE = 0.2, 0.01
 POSITIVE_EPS = 1e-20
 PAPER_EPS = 1e-6
 SMALLEST_SUM = 1e-30
@@ -46,18 +47,21 @@ class Divergence(NamedTuple):
     """(B, H, R, S) of g for each row, where asked for"""
 
 
-def absolute(target: Tensor, rows: KernelRows, share: Tensor | None, signed: bool) -> Divergence:
+def absolute(
+    target: Tensor, rows: KernelRows, share: Tensor | None, signed: bool, line: float = LEARNED_LINE
+) -> Divergence:
     """Z is the sum of the weights' sizes, so that a negative weight costs as much as a positive one.
 
     Args:
         target: (B, H, R, S) softmax's weights.
         rows: The kernel's.
         share: (B, 1, R) factors of the rows, for the gradients; None leaves those out.
-        signed: Values may be negative. The logarithm goes on as a straight line below 1e-2 of a row's mean, and the
-            least the loss can be is softmax's entropy less log(1 + 1e-2 / e).
+        signed: Values may be negative.
+        line: Then the logarithm goes on as a straight line below this share of a row's mean, and the least the
+            cross-entropy can be is softmax's entropy less log(1 + line / e).
     """
     if signed:
-        return _signed(target, rows, share)
+        return _signed(target, rows, share, line)
     size = rows.kappa * rows.scale
     total = size.sum(-1, keepdim=True).clamp_min_(SMALLEST_SUM)
     raised = rows.kappa.clamp_min(POSITIVE_EPS)
@@ -68,13 +72,13 @@ def absolute(target: Tensor, rows: KernelRows, share: Tensor | None, signed: boo
     return Divergence(each, dkappa.mul_(share[..., None]), _dlogs(size, total, target, share))
 
 
-def _signed(target: Tensor, rows: KernelRows, share: Tensor | None) -> Divergence:
+def _signed(target: Tensor, rows: KernelRows, share: Tensor | None, line: float) -> Divergence:
     # With W = sum_j e^g_j the mean is Z / W. The logarithm of kappa / mean has the slope 1 / max(kappa, eps) in kappa,
     # eps being in units of the mean; the slope of the loss in log mean is `pull`, 1 where no value is below eps.
     size = rows.kappa.abs().mul_(rows.scale)
     weight = rows.scale.sum(-1, keepdim=True).clamp_min(SMALLEST_SUM)
     mean = (size.sum(-1, keepdim=True) / weight).clamp_min_(SMALLEST_MEAN)
-    total, eps = mean * weight, SIGNED_EPS * mean
+    total, eps = mean * weight, line * mean
     raised = rows.kappa.clamp_min(eps)
     logs = (rows.kappa - raised).div_(eps).add_(raised.log())
     each = _cross_entropy(target, rows, logs, total)

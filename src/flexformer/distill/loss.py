@@ -19,7 +19,7 @@ from ..kernels import Kernel
 from ..kernels.policy import denominator_limit
 from ..kernels.weights import at_least_float32, full_precision
 from ..ops.guard import normalise
-from .divergence import SMALLEST_SUM, Divergence, KernelRows, absolute, paper
+from .divergence import LEARNED_LINE, MEASURED_LINE, SMALLEST_SUM, Divergence, KernelRows, absolute, paper
 
 PAIRS_AT_ONCE = 2**20
 """Pairs of queries and keys whose weights are formed at a time, over batch and heads."""
@@ -48,11 +48,14 @@ class LossOptions:
             as much as a positive one. paper: values below 1e-6 are raised to it, so that negative ones cost nothing.
         weights: Factor of the cross-entropy between softmax's weights and the kernel's.
         outputs: Factor of the squared error of the attention's output, relative to the values' mean square.
+        line: With absolute, of kernels that may be negative: below this share of a row's mean the logarithm of a weight
+            goes on as a straight line; default 0.2.
     """
 
     name: Literal["absolute", "paper"] = "absolute"
     weights: float = 1.0
     outputs: float = 0.0
+    line: float | None = None
 
     def __post_init__(self) -> None:
         if self.name not in ("absolute", "paper"):
@@ -60,6 +63,8 @@ class LossOptions:
         for name, value in (("weights", self.weights), ("outputs", self.outputs)):
             if not value >= 0:
                 raise ValueError(f"loss.{name} {value} is negative; use 0 or more")
+        if self.line is not None and not self.line > 0:
+            raise ValueError(f"loss.line {self.line} is not a share; use a number above zero")
         if self.weights == self.outputs == 0:
             raise ValueError("loss.weights and loss.outputs are both 0; there is nothing to learn from")
 
@@ -181,7 +186,8 @@ class _Pass:
     def _divergence(self, name: str, target: Tensor, weights: KernelRows, share: Tensor | None) -> Divergence:
         if name == "paper":
             return paper(target, weights, share)
-        return absolute(target, weights, share, self.signed)
+        line = LEARNED_LINE if self.options.line is None else self.options.line
+        return absolute(target, weights, share, self.signed, line)
 
     def _output_term(self, rows: slice, weights: KernelRows, output: Tensor, share: Tensor) -> Tensor:
         with torch.set_grad_enabled(self.learn):
@@ -208,10 +214,8 @@ class _Pass:
         values = weights.kappa * weights.scale
         den, total = values.sum(-1), weights.scale.sum(-1).expand_as(entropy)
         error = self._error(values, weights.scale, output)
-        cross_entropy = self._divergence("absolute", target, weights, None).each
-        objective = (
-            cross_entropy if options.name == "absolute" else self._divergence("paper", target, weights, None).each
-        )
+        cross_entropy = absolute(target, weights, None, self.signed, MEASURED_LINE).each
+        objective = self._divergence(options.name, target, weights, None).each
         limit = denominator_limit(total, self.kernel.policy, self.kernel.floor)
         found = {
             "rows": torch.ones_like(error),
