@@ -12,6 +12,7 @@ from flexformer.bench.attention import choose_rows, row_called
 from flexformer.bench.limit import Work, parts
 from flexformer.bench.operations import (
     OURS,
+    REAL,
     UNFUSED,
     WHOLE,
     Case,
@@ -34,7 +35,7 @@ PEERS = [(peer.module, row) for peer in peers.PEERS for row in peer.rows]
 
 
 def test_every_attention_has_a_row_beside_unfused_softmax_and_whole_features():
-    assert set(ROWS) == {*ATTENTIONS, UNFUSED, WHOLE}
+    assert set(ROWS) == {*ATTENTIONS, UNFUSED, WHOLE, REAL}
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -19,6 +19,7 @@ from ..ops.linear import CHUNK_SIZE
 from ..ops.state import State
 
 SDPA, UNFUSED, OURS, WHOLE = "softmax", "softmax-unfused", "flexformer-n", "flexformer-n-whole"
+REAL = "flexformer-c-real"  # as it is where a model was converted
 
 Pass = Literal["forward", "forward+backward"]
 PASSES: tuple[Pass, ...] = ("forward", "forward+backward")
@@ -171,15 +172,14 @@ def _unfused(is_causal: bool, inputs: Inputs) -> Tensor:
     return scores.softmax(-1) @ v
 
 
-def build_kernel(name: str, case: Case) -> Kernel:
+def build_kernel(name: str, case: Case, **options: Any) -> Kernel:
     """A kernel with as many features as flexformer-n has, where their number can be chosen."""
     known = kernels.options(name)
     sizes = {"num_frequencies": case.frequencies, "num_features": 2 * case.frequencies, "max_length": case.length}
     if name == "hedgehog":
         del sizes["num_features"]  # its own default already gives features of both signs, twice the head's width
-    return kernels.build(
-        name, case.heads, case.head_dim, **{option: size for option, size in sizes.items() if option in known}
-    )
+    options |= {option: size for option, size in sizes.items() if option in known}
+    return kernels.build(name, case.heads, case.head_dim, **options)
 
 
 def reference_of(kernel: Kernel, is_causal: bool, tokens_first: bool = False) -> Attend:
@@ -195,8 +195,8 @@ def reference_of(kernel: Kernel, is_causal: bool, tokens_first: bool = False) ->
     return attend
 
 
-def kernel_operation(name: str, case: Case) -> Operation:
-    kernel = build_kernel(name, case)
+def kernel_operation(name: str, case: Case, **options: Any) -> Operation:
+    kernel = build_kernel(name, case, **options)
 
     def attend(inputs: Inputs) -> Tensor:
         return linear_attention(inputs.q, inputs.k, inputs.v, kernel, case.is_causal)
@@ -247,6 +247,7 @@ def own_rows() -> list[Row]:
         Row(SDPA, "softmax", softmax),
         Row(UNFUSED, "softmax", softmax_unfused),
         Row(WHOLE, "flexformer", whole_features),
+        Row(REAL, "flexformer", functools.partial(kernel_operation, "flexformer-c", num_real="all")),
     ]
     known = kernels.names()
     names = [name for name in attention.ATTENTIONS if name != SDPA]
