@@ -1,8 +1,9 @@
 """Cross-entropies between softmax's weights and a kernel's for a block of rows, with their gradients written out.
 
 With P softmax's weights, kappa_ij = phi(q_i) . phi(k_j) and g_j the log-weight of a key, the weights of a kernel are
-kappa_ij e^{g_j}. A cross-entropy is log Z_i - sum_j P_ij (log kappa_ij + g_j); the two here differ in what they take
-for the logarithm and the sum Z where kappa is negative.
+kappa_ij e^{g_j}. A cross-entropy is log Z_i - sum_j P_ij (log kappa_ij + g_j); the three here differ in what they take
+for the logarithm and the sum Z where kappa is negative. `absolute` and `paper` are there to learn from, `clipped` to
+measure with.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from torch import Tensor
 
 # Below it, in units of a row's mean, the logarithm of a value that may be negative goes on as a straight line: such
 # values scatter around zero and must not be pushed to -infinity. Being relative, a row gains nothing by shrinking.
-# Small values of cosines are mostly noise, so kernels learn best from a line that begins early; what is measured is to
-# be near a divergence. Positive values may be as small as they like and learn all the same.
-LEARNED_LINE, MEASURED_LINE = 0.2, 0.01
+# Positive values may be as small as they like and learn all the same.
+LINE = 0.2
+CLIPPED_EPS = 1e-6
 POSITIVE_EPS = 1e-20
 PAPER_EPS = 1e-6
 SMALLEST_SUM = 1e-30
@@ -47,9 +48,7 @@ class Divergence(NamedTuple):
     """(B, H, R, S) of g for each row, where asked for"""
 
 
-def absolute(
-    target: Tensor, rows: KernelRows, share: Tensor | None, signed: bool, line: float = LEARNED_LINE
-) -> Divergence:
+def absolute(target: Tensor, rows: KernelRows, share: Tensor | None, signed: bool, line: float = LINE) -> Divergence:
     """Z is the sum of the weights' sizes, so that a negative weight costs as much as a positive one.
 
     Args:
@@ -75,9 +74,7 @@ def absolute(
 def _signed(target: Tensor, rows: KernelRows, share: Tensor | None, line: float) -> Divergence:
     # With W = sum_j e^g_j the mean is Z / W. The logarithm of kappa / mean has the slope 1 / max(kappa, eps) in kappa,
     # eps being in units of the mean; the slope of the loss in log mean is `pull`, 1 where no value is below eps.
-    size = rows.kappa.abs().mul_(rows.scale)
-    weight = rows.scale.sum(-1, keepdim=True).clamp_min(SMALLEST_SUM)
-    mean = (size.sum(-1, keepdim=True) / weight).clamp_min_(SMALLEST_MEAN)
+    mean, weight = _mean_size(rows)
     total, eps = mean * weight, line * mean
     raised = rows.kappa.clamp_min(eps)
     logs = (rows.kappa - raised).div_(eps).add_(raised.log())
@@ -86,8 +83,27 @@ def _signed(target: Tensor, rows: KernelRows, share: Tensor | None, line: float)
         return Divergence(each, each, each)
     pull = (rows.kappa / raised).mul_(target).sum(-1, keepdim=True)
     dkappa = torch.copysign((rows.scale / total).expand_as(target), rows.kappa).mul_(pull).sub_(target / raised)
-    dlogs = (size * (pull / total)).add_(rows.scale * ((1.0 - pull) / weight)).sub_(target)
+    dlogs = rows.kappa.abs().mul_(rows.scale).mul_(pull / total).add_(rows.scale * ((1.0 - pull) / weight)).sub_(target)
     return Divergence(each, dkappa.mul_(share[..., None]), dlogs.mul_(share[..., None]))
+
+
+def clipped(target: Tensor, rows: KernelRows, signed: bool) -> Tensor:
+    """(B, H, R) cross-entropy with the weights that are left when negative ones are dropped.
+
+    Never below softmax's entropy. Values that may be negative are raised to 1e-6 of the row's mean.
+    """
+    if not signed:
+        return absolute(target, rows, None, signed).each
+    raised = rows.kappa.clamp_min(CLIPPED_EPS * _mean_size(rows)[0])
+    total = (raised * rows.scale).sum(-1, keepdim=True).clamp_min_(SMALLEST_SUM)
+    return _cross_entropy(target, rows, raised.log(), total)
+
+
+def _mean_size(rows: KernelRows) -> tuple[Tensor, Tensor]:
+    """(B, H, R, 1) mean of |kappa|, weighted by e^g, and the sum of e^g."""
+    weight = rows.scale.sum(-1, keepdim=True).clamp_min(SMALLEST_SUM)
+    size = rows.kappa.abs().mul_(rows.scale).sum(-1, keepdim=True)
+    return (size / weight).clamp_min_(SMALLEST_MEAN), weight
 
 
 def paper(target: Tensor, rows: KernelRows, share: Tensor | None) -> Divergence:

@@ -19,7 +19,7 @@ from ..kernels import Kernel
 from ..kernels.policy import denominator_limit
 from ..kernels.weights import at_least_float32, full_precision
 from ..ops.guard import normalise
-from .divergence import LEARNED_LINE, MEASURED_LINE, SMALLEST_SUM, Divergence, KernelRows, absolute, paper
+from .divergence import LINE, SMALLEST_SUM, Divergence, KernelRows, absolute, clipped, paper
 
 PAIRS_AT_ONCE = 2**20
 """Pairs of queries and keys whose weights are formed at a time, over batch and heads."""
@@ -186,7 +186,7 @@ class _Pass:
     def _divergence(self, name: str, target: Tensor, weights: KernelRows, share: Tensor | None) -> Divergence:
         if name == "paper":
             return paper(target, weights, share)
-        line = LEARNED_LINE if self.options.line is None else self.options.line
+        line = LINE if self.options.line is None else self.options.line
         return absolute(target, weights, share, self.signed, line)
 
     def _output_term(self, rows: slice, weights: KernelRows, output: Tensor, share: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ class _Pass:
         values = weights.kappa * weights.scale
         den, total = values.sum(-1), weights.scale.sum(-1).expand_as(entropy)
         error = self._error(values, weights.scale, output)
-        cross_entropy = absolute(target, weights, None, self.signed, MEASURED_LINE).each
+        cross_entropy = clipped(target, weights, self.signed)
         objective = self._divergence(options.name, target, weights, None).each
         limit = denominator_limit(total, self.kernel.policy, self.kernel.floor)
         found = {

@@ -14,8 +14,8 @@ from .loss import SUMS
 class Findings:
     """Kernels beside the softmax attention they stand for, on the same queries and keys.
 
-    The cross-entropy is between softmax's weights and the kernel's, normalised by the sum of their sizes; softmax's
-    own entropy is the least it can be. The other figures are those of the linear form, which is what runs.
+    The cross-entropy is between softmax's weights and what is left of the kernel's without negative ones; softmax's own
+    entropy is the least it can be. The other figures are those of the linear form, which is what runs.
     """
 
     cross_entropy: float
@@ -32,7 +32,7 @@ class Findings:
 
     @property
     def kl(self) -> float:
-        """Cross-entropy above the entropy: the Kullback-Leibler divergence wherever no weight is negative."""
+        """Cross-entropy above the entropy: the Kullback-Leibler divergence."""
         return self.cross_entropy - self.entropy
 
     @classmethod

@@ -164,9 +164,9 @@ class KernelStudy(Experiment):
         tried = [{r.labels["lr"] for r in found if (r.labels["map"], r.seed) == (label, first)} for label in best]
         rates = ", ".join(f"{rate:g}" for rate in sorted(set.intersection(*tried))) if tried else "none"
         notes = (
-            f"{self.subject}. KL is the cross-entropy of attention weights above softmax's own entropy, in nats, mean "
-            "over layers, on text that was held out; of sharp and flat heads it is the mean over the quarter where "
-            "softmax's entropy is lowest and highest. The other figures are of the linear form. Each map shows its "
+            f"{self.subject}. KL is the divergence of attention weights, negative ones dropped, from softmax's, in "
+            "nats, mean over layers, on text that was held out; of sharp and flat heads it is the mean over the quarter where "
+            "softmax's entropy is lowest and highest. The other figures are of the linear form, with negative weights. Each map shows its "
             f"best learning rate; all were tried with {rates} on the first seed.",
         )
         title = f"Divergence from softmax after distillation, {self.preset} scale"

@@ -101,7 +101,7 @@ class ComplexKernel(CentredKernel):
         for argument, value in (("real_scale", real_scale), ("wave_scale", wave_scale), ("scaling", scaling)):
             require_positive(argument, value)
         pairs = n - num_real // 2
-        if floor is not None and not pairs:
+        if not pairs and floor not in (None, SMALLEST_DENOMINATOR):  # adapters name the one that there is
             raise ValueError(f"floor {floor} has no use where all features are real; leave it out")
         policy, default = ("floor", FLOOR) if pairs else ("absolute", SMALLEST_DENOMINATOR)
         super().__init__(num_heads, head_dim, 2 * n, policy, default if floor is None else floor)
