@@ -60,8 +60,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     for real, rate in itertools.product((0, "half"), given.rates):
-        options = json.dumps({"num_real": real, "floor": 1e-6})
-        settings = {"preset": "study", "attention": NAME, "kernel.options": options, "optimizer.lr": rate}
+        options = json.dumps({"num_real": real, "floor": 1e-3})
+        settings = {
+            "preset": "study",
+            "attention": NAME,
+            "kernel.options": options,
+            "loss.line": 1e-3,
+            "optimizer.lr": rate,
+        }
         settings |= {"seed": given.seed, "output": given.output / f"{real}-lr{rate:g}-seed{given.seed}"}
         arguments = [f"--{name}={value}" for name, value in settings.items()]
         if status := flexformer(["distill", given.base, given.text, *arguments]):

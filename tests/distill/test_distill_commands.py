@@ -200,10 +200,10 @@ def test_paper_preset_fine_tunes_with_fairseqs_settings(task, batch, rate, warmu
 
 
 def test_a_preset_may_have_settings_for_some_attentions(command):
-    assert presets.load_distill("cpu", "base", "text", attention="flexformer-n").optimizer.lr == 1e-2
+    assert presets.load_distill("cpu", "base", "text", attention="flexformer-n").optimizer.lr == 3e-2
     assert presets.load_distill("cpu", "base", "text", attention="flexformer-c").optimizer.lr == 1e-1
     assert presets.load_finetune("cpu", "base", "cola", attention="hedgehog")[1].optimizer.lr == 1e-1
-    for given, rate in (((), 1e-1), (("--attention", "flexformer-n"), 1e-2), (("--optimizer.lr", "0.5"), 0.5)):
+    for given, rate in (((), 1e-1), (("--attention", "flexformer-n"), 3e-2), (("--optimizer.lr", "0.5"), 0.5)):
         status, out, _ = command("distill", "x", "y", *given, "--print_config")
         assert (status, yaml.safe_load(out)["optimizer"]["lr"]) == (0, rate)
 

@@ -32,11 +32,19 @@ PRESETS = {"paper": "paper", "cpu": "study", "smoke": "smoke"}
 
 @dataclass(frozen=True)
 class Map:
-    """A kernel and its options, over those it has when a model is converted."""
+    """A kernel and its options, over those it has when a model is converted.
+
+    Args:
+        label: In tables.
+        attention: The kernel.
+        options: Its own.
+        loss: Of the distillation. Small values of pairs are not noise as those of cosines alone are.
+    """
 
     label: str
     attention: str
     options: dict[str, Any] = field(default_factory=dict)
+    loss: dict[str, Any] = field(default_factory=dict)
 
     @property
     def slug(self) -> str:
@@ -52,8 +60,8 @@ MAPS = (
     Map("flexformer-n, no centres", "flexformer-n", {"centres": False}),
     Map("flexformer-n, tau frozen", "flexformer-n", {"learn_tau": False}),
     Map("flexformer-n, the paper's start", "flexformer-n", {"frequency_scale": 1.0}),
-    Map("flexformer-c, pairs", "flexformer-c", {"num_real": 0, "floor": 1e-6}),
-    Map("flexformer-c, half real", "flexformer-c", {"num_real": "half", "floor": 1e-6}),
+    Map("flexformer-c, pairs", "flexformer-c", {"num_real": 0, "floor": 1e-3}, {"line": 1e-3}),
+    Map("flexformer-c, half real", "flexformer-c", {"num_real": "half", "floor": 1e-3}, {"line": 1e-3}),
     Map("flexformer-c, all real", "flexformer-c"),
     Map("flexformer-c, all real, beta frozen", "flexformer-c", {"learn_beta": False}),
     Map("flexformer-c, all real, no norm weight", "flexformer-c", {"beta": 0.0, "learn_beta": False}),
@@ -127,6 +135,7 @@ class KernelStudy(Experiment):
             attention=each.attention,
             seed=seed,
             kernel={"options": each.options},
+            loss=each.loss,
             data={"root": self.root},
             optimizer={"lr": rate},
         )
@@ -165,9 +174,9 @@ class KernelStudy(Experiment):
         rates = ", ".join(f"{rate:g}" for rate in sorted(set.intersection(*tried))) if tried else "none"
         notes = (
             f"{self.subject}. KL is the divergence of attention weights, negative ones dropped, from softmax's, in "
-            "nats, mean over layers, on text that was held out; of sharp and flat heads it is the mean over the quarter where "
-            "softmax's entropy is lowest and highest. The other figures are of the linear form, with negative weights. Each map shows its "
-            f"best learning rate; all were tried with {rates} on the first seed.",
+            "nats, mean over layers, on text that was held out; of sharp and flat heads the mean over the quarter "
+            "where softmax's entropy is lowest and highest. The other figures are of the linear form, with negative "
+            f"weights. Each map shows its best learning rate; all were tried with {rates} on the first seed.",
         )
         title = f"Divergence from softmax after distillation, {self.preset} scale"
         return [Table(self.stem, title, "map", columns, tuple(rows), notes)]
