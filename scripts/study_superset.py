@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from flexformer.cli.main import main as flexformer
-from flexformer.experiments.kernels import RATES
+from flexformer.experiments.kernels import MAPS, RATES
 from flexformer.kernels import Kernel, register
 from flexformer.kernels.base import per_head
 from flexformer.kernels.blocks import BlockFeatures
@@ -59,16 +59,11 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=list(RATES["cpu"]), help="learning rates")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    for real, rate in itertools.product((0, "half"), given.rates):
-        options = json.dumps({"num_real": real, "floor": 1e-3})
-        settings = {
-            "preset": "study",
-            "attention": NAME,
-            "kernel.options": options,
-            "loss.line": 1e-3,
-            "optimizer.lr": rate,
-        }
-        settings |= {"seed": given.seed, "output": given.output / f"{real}-lr{rate:g}-seed{given.seed}"}
+    with_pairs = [each for each in MAPS if each.loss]
+    for each, rate in itertools.product(with_pairs, given.rates):
+        settings = {"preset": "study", "attention": NAME, "kernel.options": json.dumps(each.options)}
+        settings |= {f"loss.{name}": value for name, value in each.loss.items()} | {"optimizer.lr": rate}
+        settings |= {"seed": given.seed, "output": given.output / f"{each.slug}-lr{rate:g}-seed{given.seed}"}
         arguments = [f"--{name}={value}" for name, value in settings.items()]
         if status := flexformer(["distill", given.base, given.text, *arguments]):
             sys.exit(status)

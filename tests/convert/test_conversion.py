@@ -176,19 +176,21 @@ def test_copy_of_a_converted_model_lives_on_its_own(copied):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_dtype_of_the_model_may_change_before_and_after(dtype):
+@pytest.mark.parametrize("attention", ["flexformer-n", "flexformer-c"])
+def test_dtype_of_the_model_may_change_before_and_after(dtype, attention):
     arguments = inputs("llama")
-    expected = output(converted("llama", "flexformer-n"), **arguments)
+    expected = output(converted("llama", attention), **arguments)
     limit = {torch.float64: 1e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}[dtype]
     torch.manual_seed(0)
-    before = flexformer.convert(build("llama").to(dtype), "flexformer-n")
-    before.load_state_dict(converted("llama", "flexformer-n").state_dict())
-    after = converted("llama", "flexformer-n").to(dtype)
+    before = flexformer.convert(build("llama").to(dtype), attention)
+    before.load_state_dict(converted("llama", attention).state_dict())
+    after = converted("llama", attention).to(dtype)
     for model in (before, after):
         out = output(model, **arguments)
         assert out.dtype == dtype
         assert (out.double() - expected.double()).norm() < limit * expected.double().norm()
-    assert {kernel.tau.dtype for _, kernel in flexformer.convert.kernels(before)} <= {torch.float32, torch.float64}
+    kept = {p.dtype for _, kernel in flexformer.convert.kernels(before) for p in kernel.parameters()}
+    assert kept <= {torch.float32, torch.float64}
 
 
 def test_weights_are_returned_where_the_model_asks_for_attentions():

@@ -155,8 +155,9 @@ def test_centres_start_at_the_mean_of_what_is_visible(name):
     assert not kernel.centre_q.any()
 
 
-def test_real_exponentials_alone_have_positive_weights_for_any_input():
-    kernel = disturbed("flexformer-c", scale=2.0, num_real="all").float()
+@pytest.mark.parametrize(("name", "options"), [("flexformer-c", {"num_real": "all"}), ("performer", {})])
+def test_real_exponentials_alone_have_positive_weights_for_any_input(name, options):
+    kernel = disturbed(name, scale=2.0, **options).float()
     assert kernel.policy == "absolute"
     for size in (5.0, 100.0, 1e4, 1e30):
         q, k = size * torch.randn(1, 2, 30, 8), size * torch.randn(1, 2, 30, 8)

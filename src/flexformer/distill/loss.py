@@ -215,7 +215,8 @@ class _Pass:
         den, total = values.sum(-1), weights.scale.sum(-1).expand_as(entropy)
         error = self._error(values, weights.scale, output)
         cross_entropy = clipped(target, weights, self.signed)
-        objective = self._divergence(options.name, target, weights, None).each
+        is_same = options.name == "absolute" and not self.signed
+        objective = cross_entropy if is_same else self._divergence(options.name, target, weights, None).each
         limit = denominator_limit(total, self.kernel.policy, self.kernel.floor)
         found = {
             "rows": torch.ones_like(error),
