@@ -36,6 +36,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 import byte_lm  # noqa: E402  (found through the line above)
 
 import flexformer  # noqa: E402
+from flexformer.bench.record import commit  # noqa: E402
 
 RESULTS = ROOT / "results" / "floor"
 SPECTRAL = ("flexformer-n", "flexformer-s")
@@ -235,6 +236,7 @@ def run(cell: dict[str, Any]) -> None:
         "options": cell,
         "metrics": metrics,
         "seconds": round(time.perf_counter() - started, 1),
+        "commit": commit(),
         "versions": {"flexformer": flexformer.__version__, "torch": importlib.metadata.version("torch")},
         "threads": torch.get_num_threads(),
     }
