@@ -10,6 +10,10 @@ import pytest
 
 from flexformer.cli.arguments import parse
 from flexformer.cli.main import COMMANDS, GROUPS
+from flexformer.experiments import presets
+from flexformer.experiments.decoder import DecoderStudy
+from flexformer.experiments.presets.pretrained import load_distill, load_finetune
+from flexformer.experiments.sentences import SentenceStudy
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -62,3 +66,20 @@ def test_a_command_that_is_shown_is_understood(line):
 @pytest.mark.parametrize("target", re.findall(r"^make (\S+)", README, flags=re.MULTILINE))
 def test_a_make_target_that_is_shown_exists(target):
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+def test_the_budgets_of_reproducing_are_those_of_the_presets():
+    rows = [line for line in (ROOT / "docs" / "reproducing.md").read_text(encoding="utf-8").splitlines() if "|" in line]
+    scales = {cells[1].strip(): cells[3] for cells in (row.split("|") for row in rows) if len(cells) == 5}
+
+    def steps(name):
+        found = re.findall(r"([\d,]+) (?:steps|on STS-B|of fine-tuning)", scales[name])
+        return [int(count.replace(",", "")) for count in found]
+
+    tuned, _ = load_finetune("cpu", "base", "cola")
+    assert steps("table3, table4") == [tuned.training.steps]
+    assert steps("kernels, distill-curves") == [load_distill("study", "base", "text").training.steps]
+    assert steps("table2") == [presets.load_language("cpu").training.steps]
+    for study in (SentenceStudy("cpu", base="base", text="text"), DecoderStudy("cpu", base="base", text="text")):
+        learned, tuned = study.options(data={})
+        assert steps(study.name) == [learned.training.steps, tuned.training.steps]

@@ -13,12 +13,6 @@ from .tables import Column
 
 TASK = "stsb"
 
-# Over the preset: a fine-tuning that is short.
-BUDGETS: dict[str, dict[str, Any]] = {
-    "cpu": {"schedule": {"warmup": 30}, "training": {"steps": 300}},
-    "smoke": {},
-}
-
 
 class SentenceStudy(RecoveryStudy):
     """Maps by how much of a sentence encoder they keep.
@@ -44,7 +38,6 @@ class SentenceStudy(RecoveryStudy):
 
     def options(self, **given: Any) -> tuple[DistillOptions, FinetuneOptions]:
         learned = load_distill(self.preset, self.subject.base, self.subject.text, **given)
-        given |= BUDGETS[self.preset]
         return learned, load_finetune(self.preset, self.subject.base, TASK, head="cosine", **given)[0]
 
     def score_column(self, step: str) -> Column:
