@@ -27,7 +27,7 @@ from flexformer.experiments.kernels import RATES, best_cells, divergence
 from flexformer.experiments.language_table import LanguageTable
 from flexformer.experiments.parameters import counts
 from flexformer.experiments.results import Result
-from flexformer.training.atomic import write_text
+from flexformer.files import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "results.md"

@@ -13,8 +13,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from flexformer.bench import write_atomically
 from flexformer.bench.page import Figures, divide, table
+from flexformer.files import write_bytes, write_text
 from flexformer.viz.overview import plot_overview
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,8 +93,8 @@ def page_with_figures(text: str) -> str:
 
 
 def main() -> None:
-    write_atomically(PICTURE, plot_overview(speed(), quality(), note(), digest()))
-    write_atomically(PAGE, page_with_figures(PAGE.read_text(encoding="utf-8")).encode())
+    write_bytes(PICTURE, plot_overview(speed(), quality(), note(), digest()))
+    write_text(PAGE, page_with_figures(PAGE.read_text(encoding="utf-8")))
     print(f"wrote {PICTURE.relative_to(ROOT)} and {PAGE.name}")
 
 

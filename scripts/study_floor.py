@@ -17,7 +17,6 @@ import argparse
 import importlib.metadata
 import itertools
 import json
-import os
 import statistics
 import sys
 import time
@@ -36,7 +35,8 @@ sys.path.insert(0, str(ROOT / "examples"))
 import byte_lm  # noqa: E402  (found through the line above)
 
 import flexformer  # noqa: E402
-from flexformer.bench.record import commit  # noqa: E402
+from flexformer.files import write_json  # noqa: E402
+from flexformer.provenance import commit  # noqa: E402
 
 RESULTS = ROOT / "results" / "floor"
 SPECTRAL = ("flexformer-n", "flexformer-s")
@@ -240,10 +240,7 @@ def run(cell: dict[str, Any]) -> None:
         "versions": {"flexformer": flexformer.__version__, "torch": importlib.metadata.version("torch")},
         "threads": torch.get_num_threads(),
     }
-    target = path_of(cell)
-    temporary = target.with_suffix(".tmp")
-    temporary.write_text(json.dumps(record, indent=1) + "\n")
-    os.replace(temporary, target)
+    write_json(path_of(cell), record)
 
 
 def tables() -> str:

@@ -19,8 +19,8 @@ from flexformer.experiments import presets
 from flexformer.experiments.cells import portable
 from flexformer.experiments.digest import digest, essentials
 from flexformer.experiments.presets import pretrained
+from flexformer.files import write_json, write_text
 from flexformer.training import RunFolder
-from flexformer.training.atomic import write_json, write_text
 from flexformer.training.callbacks import read_log
 
 FOLDER = Path(__file__).resolve().parent.parent / "results" / "trials"

@@ -16,10 +16,11 @@ from flexformer.bench import (
     new_record,
     page_with_figures,
     read_records,
-    write_atomically,
 )
 from flexformer.bench.page import BLOCKS, COMMANDS, Figures, crossover
-from flexformer.bench.record import command_of, commit, describe_machine
+from flexformer.bench.record import command_of, describe_machine
+from flexformer.files import write_bytes, write_text
+from flexformer.provenance import commit
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -129,26 +130,26 @@ def test_records_say_what_ran_where_and_smoke_runs_are_left_out(tmp_path):
     assert RECORD["command"].startswith("flexformer bench attention")
     assert {"cpu", "cores", "memory_bytes"} <= set(RECORD["machine"])
     assert {"flexformer", "python", "torch"} <= set(RECORD["versions"])
-    write_atomically(tmp_path / "a.json", json.dumps(RECORD).encode())
-    write_atomically(tmp_path / "b.json", json.dumps(record_of({}, smoke=True)).encode())
+    write_text(tmp_path / "a.json", json.dumps(RECORD))
+    write_text(tmp_path / "b.json", json.dumps(record_of({}, smoke=True)))
     assert read_records(tmp_path) == {"a": RECORD}
 
 
 def test_the_commit_is_that_of_this_checkout():
     found = commit()
-    assert found is None or re.fullmatch(r"[0-9a-f]{12}\+?", found)
+    assert found is None or re.fullmatch(r"[0-9a-f]{40}(-dirty)?", found)
     assert describe_machine()["cpu"]
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch):
-    write_atomically(tmp_path / "new" / "file", b"first")
+    write_bytes(tmp_path / "new" / "file", b"first")
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(OSError, match="No space left"):
-        write_atomically(tmp_path / "new" / "file", b"second")
+        write_bytes(tmp_path / "new" / "file", b"second")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["file"]
     assert (tmp_path / "new" / "file").read_bytes() == b"first"
 

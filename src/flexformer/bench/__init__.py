@@ -6,7 +6,7 @@ from .model import ModelOptions, measure_model
 from .page import page_with_figures
 from .ranks import RanksOptions, measure_ranks
 from .ranks_page import RANKS
-from .record import Record, load, name_of, new_record, read_records, write_atomically
+from .record import Record, load, name_of, new_record, read_records
 from .scaling import ScalingOptions, measure_scaling
 
 __all__ = [
@@ -27,5 +27,4 @@ __all__ = [
     "new_record",
     "page_with_figures",
     "read_records",
-    "write_atomically",
 ]

@@ -276,9 +276,14 @@ def runs(records: Records) -> str:
             record = records[name]
             where = f"{record['machine']['cpu']}, {record['machine']['cores']} cores"
             load = "" if record["load_before"] is None else f"{record['load_before']:.1f}"
-            torch, commit, date = record["versions"]["torch"], record["commit"] or "", record["date"][:10]
-            lines.append([f"`{record['command']}`", where, load, torch, commit, date])
+            torch, date = record["versions"]["torch"], record["date"][:10]
+            lines.append([f"`{record['command']}`", where, load, torch, _short(record["commit"] or ""), date])
     return table(["command", "machine", "load before", "torch", "commit", "date"], lines) or missing(ATTENTION)
+
+
+def _short(commit: str) -> str:
+    """Twelve digits of it, with "+" where something was changed since."""
+    return commit[:12] + "+" * commit.endswith(("-dirty", "+"))
 
 
 BLOCKS: dict[str, Block] = {

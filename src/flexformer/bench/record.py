@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import importlib.metadata
 import json
 import os
 import platform
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
-from .. import __version__
+from ..provenance import commit, versions
 from .attention import AttentionOptions
 from .decode import DecodeOptions
 from .model import ModelOptions
@@ -65,7 +62,7 @@ def new_record(
         "machine": describe_machine(),
         "threads": options["threads"],
         "load_before": load_before,
-        "versions": versions(),
+        "versions": versions(*PACKAGES),
         "commit": commit(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
@@ -117,20 +114,6 @@ def read_records(folder: Path) -> dict[str, Record]:
     return {name: record for name, record in found.items() if not record["options"].get("smoke")}
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
 def to_json(record: Record) -> str:
     return json.dumps(record, indent=1) + "\n"
 
@@ -154,35 +137,6 @@ def cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def versions() -> dict[str, str]:
-    found = {"flexformer": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def commit() -> str | None:
-    """The commit this package runs from, with "+" where files were changed since; None outside a checkout of it."""
-    here = Path(__file__).resolve()
-    root = here.parents[3]
-    if not (root / ".git").exists() or here.parents[2].name != "src":
-        return None
-
-    def git(*arguments: str) -> str:
-        result = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=30)
-        result.check_returncode()
-        return result.stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", "src")
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def _as_json(value: Any) -> Any:

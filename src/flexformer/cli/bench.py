@@ -16,6 +16,7 @@ from flexformer import bench
 from flexformer.bench.record import to_json
 from flexformer.cli import bench_tables
 from flexformer.cli.main import UserError, console
+from flexformer.files import write_bytes, write_text
 
 PLAIN_PROGRESS_SECONDS = 5.0
 RESULTS = Path("results/bench")
@@ -276,7 +277,7 @@ def report(results: Path = RESULTS, page: Path = PAGE, check: bool = False) -> i
     if check:
         print(f"{page} {'shows' if before == after else 'does not show'} what {results} holds")
         return int(before != after)
-    bench.write_atomically(page, after.encode())
+    write_text(page, after)
     print(f"wrote {page}")
     return 0
 
@@ -288,7 +289,7 @@ def _run(name: str, options: Any, measure: Callable[..., dict[str, Any]], output
     given = {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(options).items()}
     record = bench.new_record(name, given, found, time.perf_counter() - started, load_before)
     target = output / f"{bench.name_of(name, given)}.json"
-    bench.write_atomically(target, to_json(record).encode())
+    write_text(target, to_json(record))
     written = [str(target), *_plot(record, target.with_suffix(".png"))]
     if json:
         print(to_json(record), end="")
@@ -303,7 +304,7 @@ def _plot(record: dict[str, Any], target: Path) -> list[str]:
     from flexformer import viz
 
     try:
-        bench.write_atomically(target, viz.plot_of(record))
+        write_bytes(target, viz.plot_of(record))
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise

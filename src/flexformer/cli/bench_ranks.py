@@ -14,6 +14,7 @@ from flexformer.bench.ranks import RanksOptions, measure_ranks
 from flexformer.bench.ranks_page import NAMES, number, size
 from flexformer.bench.record import load, to_json
 from flexformer.cli.main import console
+from flexformer.files import write_text
 
 
 def ranks(
@@ -63,7 +64,7 @@ def ranks(
     given = {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(options).items()}
     record = bench.new_record("ranks", given, found, time.perf_counter() - started, load_before)
     target = output / f"{bench.name_of('ranks', given)}.json"
-    bench.write_atomically(target, to_json(record).encode())
+    write_text(target, to_json(record))
     if json:
         print(to_json(record), end="")
         return

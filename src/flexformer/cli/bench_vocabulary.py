@@ -14,6 +14,7 @@ from flexformer import bench
 from flexformer.bench.record import load, to_json
 from flexformer.bench.vocabulary import VocabularyOptions, measure_vocabulary
 from flexformer.cli.main import console
+from flexformer.files import write_text
 
 HEADINGS = ("vocabulary", "parameters", "ms", "peak MiB")
 
@@ -58,8 +59,8 @@ def vocabulary(
     given = {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(options).items()}
     record = bench.new_record("vocabulary", given, found, time.perf_counter() - started, load_before)
     target = output / f"{bench.name_of('vocabulary', given)}.json"
-    bench.write_atomically(target, to_json(record).encode())
-    bench.write_atomically(target.with_suffix(".md"), markdown(record).encode())
+    write_text(target, to_json(record))
+    write_text(target.with_suffix(".md"), markdown(record))
     if json:
         print(to_json(record), end="")
         return

@@ -16,9 +16,9 @@ from flexformer.cli.main import UsageError, console, print_json
 from flexformer.distill import DistillOptions, KernelOptions, LossOptions, TextOptions, procedures
 from flexformer.distill.job import ADAPTER, REPORT
 from flexformer.experiments.conversion import MODELS, Cost, as_rows, costs, lengths_for, page
+from flexformer.files import write_json, write_text
 from flexformer.parallel.processes import process_count
 from flexformer.training import OptimizerOptions, ScheduleOptions, TrainingOptions
-from flexformer.training.atomic import write_json, write_text
 
 COSTS, PAGE = "costs.json", "report.md"
 

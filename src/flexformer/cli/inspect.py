@@ -11,8 +11,8 @@ from typing import Any
 from rich.table import Table
 from torch import Tensor
 
-from flexformer.bench import write_atomically
 from flexformer.cli.main import UserError, console
+from flexformer.files import write_bytes, write_text
 from flexformer.inspection import Checkpoint, load
 from flexformer.inspection.attention import Reading, read, text_of
 from flexformer.inspection.summary import Head, Lines, heads, lines_of
@@ -61,9 +61,9 @@ def inspect(
         drawings = _draw(first, second, reading)
     content = json_format.dumps(_content(first, second, found, apart), indent=1) + "\n"
     for name, drawing in drawings.items():
-        write_atomically(output / f"{name}.png", drawing.png)
-        write_atomically(output / f"{name}.svg", drawing.svg)
-    write_atomically(output / SUMMARY, content.encode())
+        write_bytes(output / f"{name}.png", drawing.png)
+        write_bytes(output / f"{name}.svg", drawing.svg)
+    write_text(output / SUMMARY, content)
     if json:
         print(content, end="")
         return 0

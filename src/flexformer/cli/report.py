@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flexformer.bench import write_atomically
 from flexformer.cli.main import console
+from flexformer.files import write_text
 from flexformer.report import collect, page, read_kernels
 from flexformer.report.page import TITLE
 
@@ -33,6 +33,6 @@ def report(
     sources = collect(runs)
     with screen.status("looking at kernels"):
         learned = read_kernels(sources.runs) if kernels else []
-    write_atomically(output, page(sources, title, learned).encode())
+    write_text(output, page(sources, title, learned))
     screen.print(f"{output} holds the report: open it in a browser.", soft_wrap=True)
     return 0

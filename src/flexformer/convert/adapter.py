@@ -8,8 +8,6 @@ whoever reads the folder, at any moment, finds one adapter or the other.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from os import PathLike
@@ -23,6 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .. import __version__, kernels
+from ..files import write_bytes, write_text
 from ..kernels import Kernel
 from . import fingerprint, manifest
 from .discovery import Site
@@ -70,8 +69,8 @@ def save(model: nn.Module, path: str | PathLike[str]) -> None:
     )
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / made.tensor_file, content)
-    _write(folder / manifest.FILE, made.to_json().encode())
+    write_bytes(folder / made.tensor_file, content)
+    write_text(folder / manifest.FILE, made.to_json())
     for other in folder.glob("flexformer_adapter-*.safetensors"):
         if other.name != made.tensor_file:
             with suppress(OSError):  # someone reads it still; it does no harm
@@ -187,19 +186,3 @@ def _check_base(base: PreTrainedModel, sites: list[Site], found: Manifest, folde
             f"that of a model and its fine-tuned descendants is above {fingerprint.KINDRED}; use check_weights=False "
             "if you mean it"
         )
-
-
-def _write(path: Path, content: bytes) -> None:
-    """The file is there whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # temporary files are readable by their owner alone
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from ..bench.timing import fixed_threads
+from ..files import write_json
 from ..training import (
     LanguageDataOptions,
     LanguageModelOptions,
@@ -21,7 +22,6 @@ from ..training import (
     ScheduleOptions,
     TrainingOptions,
 )
-from ..training.atomic import write_json
 from ..training.language import build_language_model
 
 ATTENTIONS = ("softmax", "flexformer-n", "linear", "flexformer-c")

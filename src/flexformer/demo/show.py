@@ -13,11 +13,10 @@ from rich.console import Console
 
 from flexformer import ATTENTIONS as ORDER
 
-from ..bench import write_atomically
 from ..bench.timing import fixed_threads
+from ..files import write_json, write_text
 from ..report import collect, page, read_kernels
 from ..training import LanguageJob, Record, run_job
-from ..training.atomic import write_json
 from ..training.run import quiet_libraries
 from . import measure
 from .plan import (
@@ -164,7 +163,7 @@ def _report(outcome: Outcome, plan: Plan, output: Path, console: Console) -> Pat
     with console.status("writing the report"):
         sources = collect([output])
         path = output / REPORT
-        write_atomically(path, page(sources, TITLE, read_kernels(sources.runs)).encode())
+        write_text(path, page(sources, TITLE, read_kernels(sources.runs)))
     return path
 
 

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader
 
 from ..convert import convert, save_adapter
 from ..convert.swap import check_attention
+from ..files import write_json
 from ..tasks import Split
 from ..training import LOSS, Job, RunFolder
-from ..training.atomic import write_json
 from ..training.trainer import TaskTrainer
 from .distiller import Distiller
 from .fidelity import fidelity

@@ -13,10 +13,10 @@ from transformers import PreTrainedModel
 from ..convert import convert, load_adapter, save_adapter
 from ..convert import manifest as adapters
 from ..convert.swap import check_attention
+from ..files import write_folder
 from ..tasks import Split
 from ..tasks.base import SPLITS
 from ..training import Job, RunFolder
-from ..training.atomic import write_folder
 from .job import ADAPTER
 from .options import FinetuneOptions
 from .pretrained import check_lengths, load_config, load_tokenizer

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from flexformer.distill.options import TEXT_PREFIX
+from flexformer.provenance import commit, versions
 from flexformer.training import RunFolder
 from flexformer.training.callbacks import read_log
-from flexformer.training.record import Record, commit, machine, versions
+from flexformer.training.record import PACKAGES, Record, machine
 
 from .digest import digest, place
 from .results import Result, read
@@ -202,7 +203,7 @@ class MeasuredCell(Cell):
             command=portable(list(self.command)),
             commit=where,
             dirty=dirty,
-            versions=versions(),
+            versions=versions(*PACKAGES),
             machine=machine(),
             seconds=round(answer["seconds"], 1),
             details={key: value for key, value in answer.items() if key != "seconds"} | dict(details),

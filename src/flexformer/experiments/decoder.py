@@ -18,9 +18,9 @@ from flexformer.convert import load as load_converted
 from flexformer.distill import DistillOptions, FinetuneOptions
 from flexformer.distill.options import TEXT_PREFIX
 from flexformer.distill.pretrained import load_model, load_tokenizer, start_token
+from flexformer.files import write_text
 from flexformer.models.cache import state_bytes
 from flexformer.tasks.base import data_root
-from flexformer.training.atomic import write_text
 from flexformer.training.run import quiet_libraries
 
 from .cells import Job

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from flexformer.attention import ATTENTIONS
-from flexformer.training.atomic import write_bytes
+from flexformer.files import write_bytes
 
 from .cells import Cell
 from .results import Result, read_all

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flexformer.training.atomic import write_json
+from flexformer.files import write_json
 
 
 @dataclass(frozen=True)

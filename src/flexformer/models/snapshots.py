@@ -6,20 +6,18 @@ costs nothing: states are replaced, never changed.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialise
 from torch import Tensor
 from transformers.cache_utils import Cache
 
 from ..attention import SoftmaxState
+from ..files import write_bytes
 from ..ops import State
 from .cache import RecurrentCache, RecurrentLayer, recurrent_layer
 
@@ -75,7 +73,6 @@ def restore(snapshot: Snapshot, cache: Cache | None = None) -> Cache:
 
 def save(snapshot: Snapshot, path: str | PathLike[str]) -> None:
     """Write a snapshot as safetensors, whole or not at all."""
-    path = Path(path)
     tensors: dict[str, Tensor] = {}
     kinds: list[str] = []
     for index, state in enumerate(snapshot.states):
@@ -85,15 +82,7 @@ def save(snapshot: Snapshot, path: str | PathLike[str]) -> None:
         fields = state._asdict() | ({"length": None} if kinds[-1] == "State" else {})
         tensors |= {f"{index}.{name}": x.contiguous() for name, x in fields.items() if x is not None}
     facts = {"format": FORMAT, "length": str(snapshot.length), "kinds": json.dumps(kinds)}
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    os.close(descriptor)
-    try:
-        save_file(tensors, temporary, facts)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    write_bytes(Path(path), serialise(tensors, facts))
 
 
 def load(path: str | PathLike[str], device: str = "cpu") -> Snapshot:

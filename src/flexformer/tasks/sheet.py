@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
+from flexformer.files import write_bytes
 from flexformer.tasks.base import Split, Task
 
 _FRAME = 70  # the grey between pictures
@@ -44,13 +45,7 @@ def contact_sheet(
         block = framed.reshape(rows, columns, side + 2, side + 2).swapaxes(1, 2).reshape(rows * (side + 2), -1)
         blocks.append(np.pad(block, ((0, _CLASS_BREAK), (0, 0)), constant_values=_FRAME))
     sheet = np.concatenate(blocks)[:-_CLASS_BREAK].repeat(scale, 0).repeat(scale, 1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(prefix=".partial-", suffix=".png", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            Image.fromarray(sheet).save(file, format="PNG")
-        os.chmod(partial, 0o644)
-        os.replace(partial, path)
-    finally:
-        Path(partial).unlink(missing_ok=True)
+    content = io.BytesIO()
+    Image.fromarray(sheet).save(content, format="PNG")
+    write_bytes(path, content.getvalue())
     return path

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from .atomic import write_text
+from ..files import write_text
 from .job import TIMES
 
 SECONDS_BETWEEN_LINES = 10.0

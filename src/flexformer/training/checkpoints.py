@@ -20,9 +20,9 @@ from typing import Any
 
 from torch import nn
 
+from ..files import write_json
 from ..kernels.random import RandomKernel
 from ..tasks.cache import sha256
-from .atomic import write_json
 
 MARKER = "complete.json"
 LARGEST_MARKER = 2**20

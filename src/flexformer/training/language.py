@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from ..files import write_folder
 from ..models import CausalLM, CausalLMConfig
 from ..tasks import Split
 from ..tasks.language import IGNORED, Blocks, LanguageModelling
-from .atomic import write_folder
 from .job import Best, Job
 from .language_options import LanguageOptions
 from .record import RunFolder

@@ -13,20 +13,18 @@ import contextlib
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
-from flexformer import __version__
+from flexformer.files import write_folder, write_json, write_text
+from flexformer.provenance import commit, versions
 
 from . import checkpoints
-from .atomic import write_folder, write_json, write_text
 from .job import Settings
 
 PACKAGES = ("torch", "transformers", "accelerate", "numpy")
@@ -80,7 +78,7 @@ class Record:
             seed=options.seed,
             options=options.as_dict(),
             commit=commit(),
-            versions=versions(),
+            versions=versions(*PACKAGES),
             machine=machine(),
         )
 
@@ -212,37 +210,8 @@ def _and(values: dict[str, tuple[Any, Any]], which: int) -> str:
     return ", ".join(f"{name} {pair[which]}" for name, pair in values.items())
 
 
-def versions() -> dict[str, str]:
-    """Of this package and those that results depend on."""
-    found = {"flexformer": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
-
-
 def machine() -> dict[str, Any]:
     """What the run computes on."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     system = f"{platform.system()} {platform.machine()}"
     return {"system": system, "cores": os.cpu_count(), "threads": torch.get_num_threads(), "device": device}
-
-
-def commit() -> str | None:
-    """The commit of the checkout this package runs from, "-dirty" if it was changed since; None outside of one."""
-    package = Path(__file__).resolve().parents[1]
-
-    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["git", "-C", str(package), *arguments], capture_output=True, text=True, timeout=10)
-
-    try:
-        # An installed package may lie inside somebody else's repository.
-        if git("ls-files", "--error-unmatch", "__init__.py").returncode:
-            return None
-        head = git("rev-parse", "HEAD")
-        changed = git("status", "--porcelain", "--", ".")
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if head.returncode:
-        return None
-    return head.stdout.strip() + ("-dirty" if changed.stdout.strip() else "")
