@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -73,6 +74,23 @@ def test_print_config_is_yaml_that_config_takes_back(run, tmp_path, name):
     status, again, err = run(*name.split(), *words, "--config", config, "--print_config")
     assert (status, err) == (0, "")
     assert yaml.safe_load(again) == options
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_the_settings_of_the_preset(run, name):
+    status, bare, err = run(*name.split(), "--help")
+    assert (status, err) == (0, "")
+    if not hasattr(function_of(name), "find_preset"):
+        assert "efaults below" not in bare
+        return
+    needs_words = bool(WORDS.get(name))  # without them no preset is found
+    assert ("A preset's settings replace the defaults below." in bare) is needs_words
+    status, shown, err = run(*name.split(), *positionals(name), "--preset", "smoke", "--help")
+    assert (status, err) == (0, "")
+    assert "Defaults below are those of the preset smoke." in shown
+    _, out, _ = run(*name.split(), *positionals(name), "--preset", "smoke", "--print_config")
+    steps = yaml.safe_load(out)["training"]["steps"]
+    assert re.search(rf"--training.steps STEPS\s+Optimiser steps\. \(type: int, default: {steps}\)", shown)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -24,6 +24,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, jsonargparse.DefaultH
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 PresetFinder = Callable[[dict[str, Any]], dict[str, Any]]
+HELP = {"-h", "--help"}
 
 
 def with_presets(find: PresetFinder) -> Callable[[Command], Command]:
@@ -86,6 +87,8 @@ def parse(function: Callable[..., Any], program: str, arguments: list[str]) -> d
     arguments = _gather(_normalise(arguments, flags), {f"--{name}" for name, hint in hints.items() if _is_list(hint)})
     arguments = _spread(arguments, {f"--{name}" for name, hint in hints.items() if get_origin(hint) is dict})
     find_preset: PresetFinder | None = getattr(function, "find_preset", None)
+    if find_preset is not None and set(arguments) & HELP:
+        _show_preset(parser, find_preset, [argument for argument in arguments if argument not in HELP])
     try:
         if find_preset is not None:
             asked = [a for a in arguments if a.partition("=")[0] != "--print_config"]
@@ -95,6 +98,22 @@ def parse(function: Callable[..., Any], program: str, arguments: list[str]) -> d
         return dict(parser.instantiate(options).as_dict())
     except jsonargparse.ArgumentError as error:
         raise UsageError(f"{_readable(str(error), known)} ({program} --help explains)") from error
+
+
+def _show_preset(parser: jsonargparse.ArgumentParser, find_preset: PresetFinder, arguments: list[str]) -> None:
+    """Make the preset's settings the defaults that the help shows, where what was given is enough to find one."""
+    try:
+        asked = dict(parser.parse_args(arguments))
+    except jsonargparse.ArgumentError:  # something required is missing, as is usual beside --help
+        words = {action.dest: "" for action in parser._actions if not action.option_strings}
+        asked = dict(parser.get_defaults()) | words
+    try:
+        preset = find_preset(asked)
+    except UsageError:
+        parser.description = f"{parser.description}\n\nA preset's settings replace the defaults below."
+        return
+    parser.set_defaults(preset)
+    parser.description = f"{parser.description}\n\nDefaults below are those of the preset {asked['preset']}."
 
 
 def _split(docstring: str) -> tuple[str, str]:

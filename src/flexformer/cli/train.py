@@ -52,9 +52,8 @@ def train(
     """Train a model on a task, test it and record everything in one folder.
 
     A preset gives all settings: `paper` those of the paper, `cpu` smaller ones for two cores, `smoke` a few steps to
-    see that all works. Options override it one by one, and the defaults below hold only where it says nothing;
-    --print_config shows what would be used. A run that was killed or interrupted goes on, to the same result, when the
-    same command is given again.
+    see that all works. Options override it one by one; --print_config shows what would be used. A run that was killed
+    or interrupted goes on, to the same result, when the same command is given again.
 
     Args:
         task: listops, text, retrieval, image, pathfinder or articles. For language models see flexformer train lm.
