@@ -87,6 +87,12 @@ def test_convert_reports_layers_outputs_and_costs(command, tmp_path):
     ):
         assert part in page
     flexformer.load("decoder", tmp_path / "x/adapter")
+    assert 'flexformer generate x --prompt "..."' in out
+    written = [command("generate", where, "--prompt", "the", "--tokens", "6", "--json") for where in ("x", "x/adapter")]
+    assert [status for status, _, _ in written] == [0, 0]
+    first, second = (json.loads(out) for _, out, _ in written)
+    assert first["text"] == second["text"]
+    assert first["state_bytes"] == converted[0]
 
 
 def test_costs_are_measured_up_to_the_models_positions(command):
@@ -134,6 +140,7 @@ def test_finetune_on_text_shows_perplexity(command, tmp_path):
     assert (status, err) == (0, "")
     record = json.loads((tmp_path / "runs/text-hedgehog-smoke-0/finetune/run.json").read_text())
     assert f"{record['metrics']['test_perplexity']:.2f}" in out
+    assert command("generate", "runs/text-hedgehog-smoke-0/finetune", "--prompt", "the", "--tokens", "4")[0] == 0
     status, _, err = command("evaluate", "runs/text-hedgehog-smoke-0/finetune")
     assert status == 1
     assert "was tested when it ended" in err

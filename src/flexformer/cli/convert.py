@@ -92,6 +92,8 @@ def convert(
     for table in (layer_table(report), output_table(report), _cost_table(measured)):
         screen.print(table)
     screen.print(f"{folder / ADAPTER} holds the kernels, {folder / PAGE} this report.", soft_wrap=True)
+    if measured[0].token_seconds is not None:
+        screen.print(f'It writes: flexformer generate {folder} --prompt "..."', soft_wrap=True, highlight=False)
     return 0
 
 

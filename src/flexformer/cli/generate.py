@@ -20,6 +20,7 @@ from flexformer.cli.main import UserError, console, print_json
 from flexformer.convert import load as load_converted
 from flexformer.convert import manifest
 from flexformer.convert.swap import CONFIG_KEY
+from flexformer.distill.job import ADAPTER
 from flexformer.models import CausalLM
 from flexformer.models.cache import state_bytes
 from flexformer.training import RunFolder
@@ -49,7 +50,8 @@ def generate(
     the same model with another attention is timed beside it, after contexts of growing length.
 
     Args:
-        checkpoint: The folder of a run, of a checkpoint in it, or of any causal model, converted ones too.
+        checkpoint: The folder of a run, of a checkpoint in it, of an adapter, or of any causal model, converted ones
+            too.
         prompt: What to continue; nothing by default.
         tokens: How many to write.
         greedy: Always take the likeliest token instead of drawing one.
@@ -140,24 +142,28 @@ def weights_of(path: Path) -> Path:
     run = RunFolder(path)
     if run.record_file.is_file():
         found = run.weights()
+        if found is None and (path / ADAPTER / manifest.FILE).is_file():  # of a distillation
+            return path / ADAPTER
         if found is None:
             raise UserError(f"{path} holds no weights yet: no model and no checkpoint")
         return found
     if (path / "config.json").is_file() or (path / manifest.FILE).is_file():
         return path
-    raise UserError(f"{path} holds no model: there is no run.json and no config.json")
+    raise UserError(f"{path} holds no model: there is no run.json, config.json or {manifest.FILE}")
 
 
 def load(folder: Path) -> tuple[PreTrainedModel, Any]:
-    """A causal model and its tokenizer."""
-    is_converted = (folder / manifest.FILE).is_file() or hasattr(AutoConfig.from_pretrained(folder), CONFIG_KEY)
+    """A causal model and its tokenizer; an adapter, which has none, writes with that of its base."""
+    is_adapter = (folder / manifest.FILE).is_file()
+    is_converted = is_adapter or hasattr(AutoConfig.from_pretrained(folder), CONFIG_KEY)
     try:
         model = load_converted(folder) if is_converted else AutoModelForCausalLM.from_pretrained(folder)
     except SafetensorError as error:
         raise UserError(f"{folder} holds weights that are damaged: {error}") from error
     if not model.can_generate():
         raise UserError(f"{folder} holds a {type(model).__name__}, which does not generate; name a language model")
-    return model.eval(), AutoTokenizer.from_pretrained(folder)
+    has_words = not is_adapter or (folder / "tokenizer_config.json").is_file()
+    return model.eval(), AutoTokenizer.from_pretrained(folder if has_words else model.name_or_path)
 
 
 def _read(prompt: str, model: PreTrainedModel, tokenizer: Any, notes: Console) -> torch.Tensor:
