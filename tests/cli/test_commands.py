@@ -80,6 +80,7 @@ def test_print_config_is_yaml_that_config_takes_back(run, tmp_path, name):
 def test_help_shows_the_settings_of_the_preset(run, name):
     status, bare, err = run(*name.split(), "--help")
     assert (status, err) == (0, "")
+    assert "<class" not in bare
     if not hasattr(function_of(name), "find_preset"):
         assert "efaults below" not in bare
         return

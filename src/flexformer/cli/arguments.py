@@ -21,6 +21,9 @@ from flexformer.cli.main import UsageError, closest
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter, jsonargparse.DefaultHelpFormatter):
     """Types and defaults beside every option; descriptions and examples as they were written."""
 
+    def _expand_help(self, action: argparse.Action) -> str:
+        return re.sub(r"<class '(\w+)'>", r"\1", str(super()._expand_help(action)))
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 PresetFinder = Callable[[dict[str, Any]], dict[str, Any]]
