@@ -228,6 +228,15 @@ def test_table3_recovers_softmax_from_one_reference(folders, pretrained, capfd):
     assert "table3-tiny-bert-smoke.md" in capfd.readouterr().out.replace("\n", "")
 
 
+def test_a_plan_says_which_task_is_missing_for_each_cell(folders, pretrained, tmp_path, capfd):
+    arguments = ("--base", pretrained[0], "--root", tmp_path, "--tasks", "cola", "sst2", "--attention", "hedgehog")
+    assert folders.run("table3", *arguments, "--dry-run", "--json") == 0
+    notes = [each["note"] for each in json.loads(capfd.readouterr().out)]
+    assert [note.split()[0] for note in notes] == ["CoLA", "SST-2"]
+    assert folders.run("table3", *arguments, "rfa", "--dry-run") == 0
+    assert "as above" in capfd.readouterr().out
+
+
 def test_table4_carries_kernels_to_other_tasks(folders, pretrained):
     base, root, _ = pretrained
     arguments = ("--base", base, "--root", root, "--sources", "stsb", "--tasks", "cola", "rte", "stsb")

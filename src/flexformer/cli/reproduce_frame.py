@@ -147,8 +147,9 @@ def plan_table(planned: Sequence[Planned], title: str) -> ScreenTable:
     table = ScreenTable(title=f"Plan of {title}", title_justify="left")
     for heading in ("cell", "status", "about", ""):
         table.add_column(heading, justify="right" if heading == "about" else "left")
-    for each in planned:
-        table.add_row(each.name, each.status, _duration(each.seconds), each.note)
+    for before, each in zip((None, *planned), planned, strict=False):
+        repeated = before is not None and each.note and each.note == before.note
+        table.add_row(each.name, each.status, _duration(each.seconds), "as above" if repeated else each.note)
     table.add_section()
     total = sum(each.seconds for each in planned if each.seconds is not None)
     unknown = sum(each.seconds is None for each in planned)

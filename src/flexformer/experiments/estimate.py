@@ -95,7 +95,8 @@ class _Clock:
         share = 1.0 if record is None else max(0.0, 1 - record.steps / training.steps)
         if stage is cell.stage and _key(cell.labels) in self.finished:
             return share * self.finished[_key(cell.labels)], ""
-        kind = (stage.kind, stage.options.attention, stage.options.task, training.steps)
+        read = getattr(stage.options, "text", stage.options.task)  # a distillation's task is the same for any text
+        kind = (stage.kind, stage.options.attention, read, training.steps)
         if kind not in self.timed:
             self.progress(f"a few steps of {stage.name}")
             try:
