@@ -201,6 +201,30 @@ def test_manifest_with_a_wrong_field_is_refused(saved, fields, reason):
     assert_untouched(model)
 
 
+@pytest.mark.parametrize(
+    ("sample", "reason"),
+    [([], r"sample and base\.geometry are not of as many"), ([{"w": [10**400]}] * 2, r"no weight can be")],
+)
+def test_sample_of_weights_that_tells_nothing_is_refused(saved, sample, reason):
+    base = json.loads((saved / "flexformer_adapter.json").read_text())["base"]
+    change(saved, base=base | {"sample": sample})
+    with pytest.raises(ValueError, match=reason):
+        flexformer.load_adapter(build("bert"), saved)
+
+
+def test_an_adapter_that_is_replaced_while_it_is_read_is_read_again(saved, monkeypatch):
+    other = trained("bert", "hedgehog")
+
+    def find_sites(*arguments):
+        monkeypatch.undo()
+        flexformer.save_adapter(other, saved)
+        return adapter.find_sites(*arguments)
+
+    monkeypatch.setattr(adapter, "find_sites", find_sites)
+    loaded = flexformer.load_adapter(build("bert"), saved)
+    assert torch.equal(output(loaded, **inputs("bert")), output(other, **inputs("bert")))
+
+
 def test_folder_without_an_adapter_says_so(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"is not an adapter: it has no flexformer_adapter\.json"):
         flexformer.load_adapter(build("bert"), tmp_path)

@@ -9,11 +9,13 @@ import threading
 import pytest
 import torch
 from families import DECODERS, FAMILIES, TEXT, build, inputs, make, output
+from transformers import LlamaForCausalLM
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
 import flexformer
 from flexformer.convert.interface import active_kernel
+from flexformer.convert.observation import observing
 
 CONVERTIBLE = [name for name in flexformer.kernels.names() if name != "polaformer"]
 
@@ -199,6 +201,60 @@ def test_weights_are_returned_where_the_model_asks_for_attentions():
     assert [a.shape for a in attentions] == [(2, 4, 20, 20)] * 2
     torch.testing.assert_close(attentions[0].sum(-1), torch.ones(2, 4, 20))
     assert not attentions[0][-1, :, :, -6:].any()
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+@pytest.mark.parametrize("options", [{"attention": "softmax"}, {"layers": [1]}, {}])
+def test_weights_are_returned_of_layers_without_a_kernel_too(family, options):
+    arguments = inputs(family)
+    eager, model = build(family, attn_implementation="eager"), build(family)
+    with torch.no_grad():
+        expected = eager(**arguments, output_attentions=True).attentions
+        torch.manual_seed(0)
+        found = flexformer.convert(model, **options)(**arguments, output_attentions=True).attentions
+        eager.config.output_attentions = True
+        torch.manual_seed(0)
+        again = flexformer.convert(eager, **options)(**arguments).attentions
+    assert len(found) == len(again) == 2
+    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+    visible = arguments["attention_mask"][:, None, :, None].bool()
+    for i in range(2):
+        torch.testing.assert_close(found[i].sum(-1), torch.ones(2, 4, 20))
+        if options and i not in options.get("layers", []):
+            torch.testing.assert_close(found[i] * visible, expected[i] * visible)
+
+
+def test_models_of_one_config_are_converted_one_by_one():
+    config, arguments = build("llama").config, inputs("llama")
+    first, second = (LlamaForCausalLM(config).eval() for _ in range(2))
+    before = [output(model, **arguments) for model in (first, second)]
+    flexformer.convert(first)
+    assert torch.equal(output(second, **arguments), before[1])
+    after = output(flexformer.convert(second, "hedgehog"), **arguments)
+    flexformer.restore(first)
+    assert torch.equal(output(first, **arguments), before[0])
+    assert torch.equal(output(second, **arguments), after)
+    flexformer.restore(second)
+    assert torch.equal(output(second, **arguments), before[1])
+
+
+def test_restoring_keeps_what_was_changed_in_the_config_meanwhile():
+    model = converted("bert")
+    model.resize_token_embeddings(70)
+    assert flexformer.restore(model).config.vocab_size == 70
+
+
+def test_a_thread_that_looks_at_one_model_leaves_others_alone():
+    watched, other = converted("bert"), converted("gpt2")
+    arguments = inputs("gpt2")
+    before, expected = output(watched, **inputs("bert")), output(other, **arguments)
+    found = []
+    with observing(lambda call: torch.zeros_like(call.query)):
+        thread = threading.Thread(target=lambda: found.append(output(other, **arguments)))
+        thread.start()
+        thread.join()
+        assert not torch.allclose(output(watched, **inputs("bert")), before)
+    assert torch.equal(found[0], expected)
 
 
 def test_statistics_cover_each_converted_layer():

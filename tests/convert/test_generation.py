@@ -67,13 +67,35 @@ def test_softmax_conversion_generates_what_the_original_does():
     assert torch.equal(generate(flexformer.convert(model, "softmax"), **prompt, **MODES["beam"]), before)
 
 
-@pytest.mark.parametrize("layers", [None, [1]])
-def test_static_cache_gives_way_to_states(layers):
-    model, prompt = converted("llama", layers=layers), inputs("llama")
-    expected = generate(model, **prompt, do_sample=False)
-    assert torch.equal(generate(model, **prompt, do_sample=False, cache_implementation="static"), expected)
-    cache = StaticCache(config=model.config, max_cache_len=64)
-    assert torch.equal(generate(model, **prompt, do_sample=False, past_key_values=cache), expected)
+STATIC = {"all": {}, "first": {"layers": [0]}, "second": {"layers": [1]}, "none": {"attention": "softmax"}}
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("which", STATIC)
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_static_cache_gives_way_to_states(family, which, padded):
+    model, prompt = converted(family, **STATIC[which]), inputs(family, padded=padded)
+    expected = generate(model, **prompt, do_sample=False, use_cache=False)
+    given = [{"cache_implementation": "static"}, {"cache_implementation": "static", "prefill_chunk_size": 7}]
+    given += [{"past_key_values": StaticCache(config=model.config, max_cache_len=64)}]
+    for how in given:
+        assert torch.equal(generate(model, **prompt, do_sample=False, **how), expected), how
+
+
+@pytest.mark.parametrize("which", STATIC)
+def test_a_mask_may_have_room_for_tokens_to_come(which):
+    model, prompt = converted("llama", **STATIC[which]), inputs("llama")
+    cache = StaticCache(config=model.config, max_cache_len=32)
+    mask = torch.cat((prompt["attention_mask"], torch.zeros(2, 12, dtype=torch.long)), dim=1)
+    with torch.no_grad():
+        expected = model(**prompt).logits
+        found = []
+        for start, end in ((0, 13), (13, 20)):
+            mask[:, 13:20] = int(end == 20)
+            ids = prompt["input_ids"][:, start:end]
+            found.append(model(ids, attention_mask=mask, past_key_values=cache, use_cache=True).logits)
+    visible = prompt["attention_mask"][..., None]
+    torch.testing.assert_close(torch.cat(found, 1) * visible, expected * visible)
 
 
 def test_cache_of_states_alone_can_be_passed_in():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from families import build, inputs, output, trained
@@ -33,6 +34,20 @@ def test_adapter_alone_finds_its_base(tmp_path):
     flexformer.save_adapter(model, tmp_path / "adapter")
     loaded = flexformer.load(tmp_path / "adapter")
     assert torch.equal(output(loaded, **inputs("bert")), output(model, **inputs("bert")))
+
+
+def test_adapter_finds_its_base_from_another_folder_or_asks_for_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    build("bert").save_pretrained("base")
+    model = flexformer.convert(BertModel.from_pretrained("base"), layers=np.array([1]))
+    flexformer.save_adapter(model, "adapter")
+    monkeypatch.chdir(tmp_path.parent)
+    loaded = flexformer.load(tmp_path / "adapter")
+    assert torch.equal(output(loaded, **inputs("bert")), output(model, **inputs("bert")))
+    (tmp_path / "base").rename(tmp_path / "moved")
+    with pytest.raises(ValueError, match=r"was made for .*base, which is not found from here; .*load\(base, adapter\)"):
+        flexformer.load(tmp_path / "adapter")
+    flexformer.load(tmp_path / "moved", tmp_path / "adapter")
 
 
 def test_adapter_of_a_nameless_base_asks_for_it(tmp_path):

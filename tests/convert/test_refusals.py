@@ -51,8 +51,25 @@ MODERNBERT |= {"sep_token_id": 2}
             GROUPED | {"head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1},
             r"attention sinks",
         ),
+        ("SplinterModel", "SplinterConfig", TEXT, r"does more in its attention than it tells .* differ by \d+% from"),
+        ("BigBirdPegasusForCausalLM", "BigBirdPegasusConfig", BART, r"does more in its attention than it tells"),
+        ("DiffLlamaForCausalLM", "DiffLlamaConfig", GROUPED, r"computes attention more than once for each token"),
     ],
-    ids=["window", "softcap", "bias", "t5", "bart", "mpnet", "deberta", "longformer", "cross", "sinks"],
+    ids=[
+        "window",
+        "softcap",
+        "bias",
+        "t5",
+        "bart",
+        "mpnet",
+        "deberta",
+        "longformer",
+        "cross",
+        "sinks",
+        "splinter",
+        "pegasus",
+        "twice",
+    ],
 )
 def test_model_without_a_kernel_form_is_refused_and_left_as_it_was(model, config, options, reason):
     made = make(model, config, **options)
@@ -87,10 +104,24 @@ def test_decoder_with_windows_generates_from_states_and_windows_together():
 
 
 def test_encoder_of_an_encoder_decoder_model_can_be_converted_alone():
-    encoder = make("BartModel", "BartConfig", **BART).get_encoder()
-    encoder.config.is_encoder_decoder = False
+    model, arguments = make("BartModel", "BartConfig", **BART, init_std=0.2), inputs("bert")
+    encoder, before = model.get_encoder(), output(model, **arguments)
     flexformer.convert(encoder)
-    assert output(encoder, **inputs("bert")).isfinite().all()
+    assert output(encoder, **arguments).isfinite().all()
+    assert not torch.allclose(output(model, **arguments), before)  # with the decoder as it was
+    flexformer.restore(encoder)
+    assert torch.equal(output(model, **arguments), before)
+    with pytest.raises(ValueError, match="BartDecoder has cross attention"):
+        flexformer.convert(model.get_decoder())
+
+
+def test_cache_that_keeps_more_than_keys_is_refused():
+    options = GROUPED | {"head_dim": 8, "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8}
+    model = flexformer.convert(make("FalconH1ForCausalLM", "FalconH1Config", **options))
+    prompt = inputs("llama", padded=False)
+    assert model.generate(**prompt, max_new_tokens=2, use_cache=False).shape == (2, 22)
+    with pytest.raises(ValueError, match="keeps more than keys and values at layer 0"):
+        model.generate(**prompt, max_new_tokens=2)
 
 
 @pytest.mark.parametrize("attention", ["polaformer", "reformer", "longformer", "bigbird", "skyformer"])
@@ -111,6 +142,7 @@ def test_attention_that_cannot_replace_a_pretrained_one_is_refused(attention):
         ({"layers": [0, 0]}, ValueError, r"names a layer twice"),
         ({"layers": []}, ValueError, r"is empty"),
         ({"layers": ["0"]}, TypeError, r"'0', which is not an index"),
+        ({"layers": 1}, TypeError, r"layers is 1; use a list of numbers from 0 to 1"),
     ],
 )
 def test_wrong_argument_is_named_and_the_model_left_as_it_was(arguments, error, reason):

@@ -176,6 +176,21 @@ def test_fidelity_takes_the_logits_that_the_model_makes():
     assert found["softmax_perplexity"] == pytest.approx(math.exp(loss), rel=1e-4)
 
 
+def test_fidelity_knows_models_that_call_what_is_inside_their_body():
+    sizes = {
+        "ffn_dim": 48,
+        "word_embed_proj_dim": 32,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+    }
+    sizes |= {"vocab_size": tiny.SIZES["vocab_size"], "max_position_embeddings": 64}
+    opt = transformers.OPTForCausalLM(transformers.OPTConfig(**sizes)).eval()
+    found = fidelity(flexformer.convert(opt, "softmax"), [batch()])
+    assert found["hidden_error"] == pytest.approx(0.0, abs=1e-5)
+    assert found["same_token"] == 1.0
+
+
 def test_a_module_that_is_run_several_times_learns_from_all_of_them():
     sizes = {**tiny.SIZES, **tiny.NO_DROPOUT, "embedding_size": 16}
     torch.manual_seed(0)

@@ -8,7 +8,7 @@ import pytest
 import tiny
 
 from flexformer.distill import TextOptions
-from flexformer.distill.sequences import pad
+from flexformer.distill.sequences import pad, padding_token
 from flexformer.distill.texts import Texts, paragraphs
 from flexformer.tasks import CorruptDataError, MissingDataError
 from flexformer.tasks.base import SPLITS
@@ -28,6 +28,11 @@ def test_paragraphs_stand_between_blank_lines(tmp_path):
     (tmp_path / "a.txt").write_text("w5")
     assert paragraphs(str(tmp_path / "b.txt")) == ["w1 w2\nw3", "w4"]
     assert paragraphs(str(tmp_path)) == ["w5", "w1 w2\nw3", "w4"]
+
+
+def test_lines_are_paragraphs_where_no_line_is_blank(tmp_path):
+    (tmp_path / "a.txt").write_text("w1 w2\nw3\n\n")
+    assert paragraphs(str(tmp_path / "a.txt")) == ["w1 w2", "w3"]
 
 
 def test_long_paragraphs_become_several_sequences_and_no_token_is_lost(source):
@@ -99,7 +104,9 @@ def test_datasets_by_id_are_read(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "options", "error", "message"),
     [
-        ("", {}, CorruptDataError, "has no train sequence of 4 tokens or more"),
+        ("", {}, CorruptDataError, "has 0 paragraphs, too few to hold some out"),
+        ("w1 w2 w3 w4 w5", {}, CorruptDataError, "has 1 paragraph, too few .*separate paragraphs by blank lines"),
+        ("w1\n\nw2\n\nw3", {}, CorruptDataError, "has no train sequence of 4 tokens or more"),
         (b"\xff\xfe\x00", {}, CorruptDataError, "is not UTF-8 text"),
         (None, {}, MissingDataError, "is not there; name a text file, a folder, glue:TASK or a datasets id"),
     ],
@@ -128,6 +135,11 @@ def test_folder_without_text_is_explained(tmp_path):
 def test_impossible_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         TextOptions(**options)
+
+
+def test_padding_is_the_tokenizers_own_or_what_ends_a_text():
+    assert padding_token(tiny.tokenizer("bert")) == 0
+    assert padding_token(tiny.tokenizer("llama")) == 2
 
 
 def test_batches_are_padded_on_the_right():

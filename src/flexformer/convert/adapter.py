@@ -57,7 +57,7 @@ def save(model: nn.Module, path: str | PathLike[str]) -> None:
         options=conversion.options,
         layers=list(conversion.layers),
         base=Base(
-            name=base.name_or_path or None,
+            name=_lasting_name(base.name_or_path),
             revision=getattr(base.config, "_commit_hash", None),
             model_type=base.config.model_type,
             geometry=[site.geometry for site in conversion.sites],
@@ -75,6 +75,11 @@ def save(model: nn.Module, path: str | PathLike[str]) -> None:
         if other.name != made.tensor_file:
             with suppress(OSError):  # someone reads it still; it does no harm
                 other.unlink()
+
+
+def _lasting_name(name: str | None) -> str | None:
+    """What finds the model from other folders too."""
+    return str(Path(name).resolve()) if name and Path(name).is_dir() else name or None
 
 
 def load(
@@ -97,6 +102,9 @@ def load(
     chosen = choose(base, sites, found.layers)
     has_kernels = found.attention != "softmax"
     expected = _expected(found, sites, folder) if has_kernels else {}
+    if not (folder / found.tensor_file).is_file() and manifest.read(folder) != found:
+        load(model, path, check_weights, example_inputs)  # another one was saved here meanwhile
+        return
     tensors = read_tensors(folder / found.tensor_file, found, expected)
     made = [filled_kernel(found, i, sites[i], tensors) for i in chosen] if has_kernels else []
     if hasattr(base, "_flexformer_conversion"):

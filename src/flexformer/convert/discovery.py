@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,12 +16,15 @@ from transformers import PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
+from transformers.utils.generic import ModelOutput
 
-from .interface import visible_keys
+from .interface import softmax, visible_keys
 from .refusals import unsupported_softmax, unsupported_terms, unsupported_visibility
 
 NAME = "flexformer-discovery"
-TOKENS = 3
+TOKENS = 8
+TOLERANCES = {torch.float32: 1e-2, torch.float64: 1e-2}
+"""How much of its size an output may differ by where attention takes another path; a tenth in narrower dtypes."""
 
 
 @dataclass(frozen=True)
@@ -54,41 +58,80 @@ class Site:
         }
 
 
-_found: ContextVar[dict[nn.Module, Site] | None] = ContextVar("flexformer_found", default=None)
+_found: ContextVar[dict[nn.Module, list[Site]] | None] = ContextVar("flexformer_found", default=None)
 
 
 def discover(model: PreTrainedModel, example_inputs: Mapping[str, Any] | None = None) -> list[Site]:
     """All attention modules that go through transformers' attention interface, in the order they run.
 
-    The model runs once on a few tokens or one empty image, without gradients and in evaluation mode. It is left
-    as it was.
+    The model runs on a few tokens or one image of noise, without gradients and in evaluation mode: once with the
+    softmax attention that converted models have where there is no kernel, and once with its own, which has to give the
+    same. It is left as it was.
 
     Args:
         model: a transformers model.
         example_inputs: keyword arguments to run it with instead.
     """
     inputs = _example(model) if example_inputs is None else dict(example_inputs)
-    found: dict[nn.Module, Site] = {}
+    found: dict[nn.Module, list[Site]] = {}
     token = _found.set(found)
     try:
         with torch.no_grad(), _evaluation(model):
-            _run(model, inputs, made_up=example_inputs is None)
+            outputs = _run(model, inputs, made_up=example_inputs is None)
+            if not found:
+                raise ValueError(
+                    f"{type(model).__name__} computes attention by itself instead of through transformers' attention "
+                    "interface (ALL_ATTENTION_FUNCTIONS), so it cannot be converted"
+                )
+            firsts = [calls[0] for calls in found.values()]
+            if all(map(_is_comparable, firsts)) and not all(site.kernel_refusal for site in firsts):
+                _check_path(model, inputs, outputs)
     finally:
         _found.reset(token)
-    if not found:
-        raise ValueError(
-            f"{type(model).__name__} computes attention by itself instead of through transformers' attention interface "
-            "(ALL_ATTENTION_FUNCTIONS), so it cannot be converted"
-        )
     names = {module: name for name, module in model.named_modules()}
-    return [Site(**{**vars(site), "name": names[module]}) for module, site in found.items()]
+    return [_named(calls, names[module]) for module, calls in found.items()]
 
 
-def _run(model: PreTrainedModel, inputs: dict[str, Any], made_up: bool) -> None:
+def _named(calls: list[Site], name: str) -> Site:
+    refusal = calls[0].kernel_refusal
+    if len(calls) > 1 and calls[0].is_causal:
+        refusal = refusal or "computes attention more than once for each token, while a state serves one"
+    return replace(calls[0], name=name, kernel_refusal=refusal)
+
+
+def _is_comparable(site: Site) -> bool:
+    """Whether attention is softmax as yet, computed, and without terms that are refused anyway."""
+    return not site.softmax_refusal and site.device.type != "meta" and not hasattr(site.module, "_flexformer")
+
+
+def _check_path(model: PreTrainedModel, inputs: dict[str, Any], outputs: list[Tensor]) -> None:
+    """Raise unless the model's own attention gives these outputs too."""
+    for ours, own in zip(outputs, _outputs(model, inputs), strict=False):
+        tolerance = TOLERANCES.get(model.dtype, 0.1)
+        difference = float((ours - own).norm() / own.norm().clamp_min(1e-30)) if ours.shape == own.shape else 1.0
+        if own.isfinite().all() and not difference <= tolerance:
+            raise ValueError(
+                f"{type(model).__name__} does more in its attention than it tells transformers' attention interface, "
+                "such as a pattern of its own: with softmax attention through that interface its outputs differ by "
+                f"{difference:.0%} from those that it has, so it cannot be converted"
+            )
+
+
+def _outputs(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Tensor]:
+    """All that a model gives for these inputs, in float32 or more."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # some models draw in evaluation mode too
+        found = model(**inputs)
+    values = found.to_tuple() if isinstance(found, ModelOutput) else found
+    tensors = [x for x in values if isinstance(x, Tensor) and x.is_floating_point()]
+    return [x.to(torch.promote_types(x.dtype, torch.float32)) for x in tensors]
+
+
+def _run(model: PreTrainedModel, inputs: dict[str, Any], made_up: bool) -> list[Tensor]:
     """Run the model with `_record` as its attention."""
     try:
         with implementation(model, NAME):
-            model(**inputs)
+            return _outputs(model, inputs)
     except Exception as error:
         try:
             model(**inputs)
@@ -116,27 +159,31 @@ def _record(
     dropout: float = 0.0,
     is_causal: bool | None = None,
     **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """The attention function of the trial run: note who calls, and return zeros."""
+) -> tuple[Tensor, Tensor | None]:
+    """The attention function of the trial run: note who calls, and attend as a converted model without kernels."""
     found = _found.get()
-    if found is not None and module not in found:
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    if found is not None:
         refusal = unsupported_terms(kwargs) or unsupported_visibility(attention_mask, kwargs)
         if query.shape[2] != key.shape[2]:
             refusal = refusal or "attends to another sequence (cross attention), which is not converted"
-        found[module] = Site(
+        site = Site(
             name="",
             module=module,
             num_heads=query.shape[1],
             num_kv_heads=key.shape[1],
             head_dim=query.shape[3],
             scaling=float(query.shape[3] ** -0.5 if scaling is None else scaling),
-            is_causal=bool(getattr(module, "is_causal", True) if is_causal is None else is_causal),
+            is_causal=causal,
             device=query.device,
             dtype=query.dtype,
             kernel_refusal=refusal,
             softmax_refusal=unsupported_softmax(kwargs),
         )
-    return value.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3]), None
+        found.setdefault(module, []).append(site)
+    if unsupported_softmax(kwargs):
+        return value.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3]), None
+    return softmax(module, query, key, value, attention_mask, causal, 0, scaling=scaling, dropout=0.0, **kwargs)
 
 
 def _example(model: PreTrainedModel) -> dict[str, Any]:
@@ -152,7 +199,8 @@ def _example(model: PreTrainedModel) -> dict[str, Any]:
         size = config.image_size
         height, width = (size, size) if isinstance(size, int) else tuple(size)
         shape = (1, getattr(config, "num_channels", 3), height, width)
-        inputs = {"pixel_values": torch.zeros(shape, device=model.device, dtype=model.dtype)}
+        noise = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        inputs = {"pixel_values": noise.to(model.device, model.dtype)}
     else:
         raise ValueError(
             f"{type(model).__name__} takes {name!r}, which cannot be made up; pass example_inputs, a dict of arguments "
@@ -188,6 +236,14 @@ def configs(model: nn.Module) -> list[PreTrainedConfig]:
     for module in model.modules():
         add(getattr(module, "config", None))
     return found
+
+
+def own_configs(model: nn.Module) -> None:
+    """Give the model copies of its configs, since other models may have been made from the same."""
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        if isinstance(config := getattr(module, "config", None), PreTrainedConfig):
+            module.config = copy.deepcopy(config, memo)  # type: ignore[assignment]
 
 
 @contextmanager

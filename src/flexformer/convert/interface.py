@@ -43,8 +43,9 @@ class Seat:
     has_kernel: bool
     handles: list[RemovableHandle] = field(default_factory=list)
     """Of the hooks below, to remove them again."""
-    running: dict[int, RecurrentLayer | int | Tensor] = field(default_factory=dict)
-    """By thread: the cache layer that the present call continues, or where no kernel is, the tokens before it."""
+    running: dict[int, RecurrentLayer | int | Tensor | None] = field(default_factory=dict)
+    """By thread: the cache layer that the present call continues, or where no kernel is, the tokens before it. None
+    once attention was computed."""
 
 
 def attend(
@@ -65,7 +66,7 @@ def attend(
         query: (B, H, T, D).
         key: (B, Hkv, S, D).
         value: (B, Hkv, S, Dv).
-        attention_mask: (B, tokens so far) bool from `visible_keys`, or None.
+        attention_mask: (B, tokens so far or more) bool from `visible_keys`, or None.
         scaling: of the softmax; kernels took it into account when they were made.
         dropout: of attention weights; without meaning for kernels.
         is_causal: overrides the module's own.
@@ -81,8 +82,8 @@ def attend(
             "with example_inputs that reach every attention module"
         )
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    past = seat.running.get(_thread())
     if not seat.has_kernel:
+        past = seat.running.get(_thread())
         offset = 0 if past is None or isinstance(past, RecurrentLayer) else past
         return softmax(
             module, query, key, value, attention_mask, causal, offset, scaling=scaling, dropout=dropout, **kwargs
@@ -90,12 +91,13 @@ def attend(
     if reason := unsupported_terms(kwargs) or unsupported_visibility(attention_mask, kwargs):
         raise ValueError(f"attention layer {seat.index} ({type(module).__name__}) {reason}")
     kernel = active_kernel(module)
+    layer = _take_layer(module, seat)
+    state = None if layer is None else layer.state
     key_mask = None
     if attention_mask is not None:
-        # The mask covers all positions so far; a state has done with those before these keys.
-        key_mask = attention_mask[:, -key.shape[2] :].expand(key.shape[0], -1)
-    layer = past if isinstance(past, RecurrentLayer) else None
-    state = None if layer is None else layer.state
+        # The mask covers all positions so far, and may have room for more; a state has done with those before these.
+        end = attention_mask.shape[1] if layer is None else min(attention_mask.shape[1], layer.length)
+        key_mask = attention_mask[:, end - key.shape[2] : end].expand(key.shape[0], -1)
     if module.training and state is None:
         kernel.redraw_for_training()
     scale = query.shape[3] ** -0.5 if scaling is None else float(scaling)
@@ -103,7 +105,7 @@ def attend(
     if answer is not None:
         return answer.transpose(1, 2).contiguous(), None
     weights = None
-    if kwargs.get("output_attentions"):
+    if _wants_weights(module, kwargs):
         if state is not None:
             raise ValueError("output_attentions needs all keys, and a state holds only sums of them; use_cache=False")
         weights = normalised_weights(query, key, kernel, causal, key_mask)
@@ -123,8 +125,8 @@ def softmax(
     causal: bool,
     offset: int | Tensor,
     **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """The module's own attention, through torch's scaled_dot_product_attention.
+) -> tuple[Tensor, Tensor | None]:
+    """The module's own attention, through torch's scaled_dot_product_attention or where weights are asked for without.
 
     Args:
         module: the model's attention module.
@@ -135,7 +137,13 @@ def softmax(
         causal: query i sees keys up to `offset` + i.
         offset: tokens before the first query.
         **kwargs: for transformers' function.
+
+    Returns:
+        (B, T, H, Dv), and (B, H, T, S) weights where the model asks for them with `output_attentions`.
     """
+    # A cache of fixed size has keys that are not there yet, which only a mask can hide.
+    fits = isinstance(offset, int) and offset + query.shape[2] == key.shape[2]
+    wants_weights = _wants_weights(module, kwargs)
     if mask is None or mask.dim() == 2:
         mask = ALL_MASK_ATTENTION_FUNCTIONS["sdpa"](
             batch_size=query.shape[0],
@@ -145,13 +153,47 @@ def softmax(
             kv_offset=0,
             mask_function=causal_mask_function if causal else bidirectional_mask_function,
             attention_mask=mask,
-            allow_is_causal_skip=causal,
+            allow_is_causal_skip=causal and fits and not wants_weights,
             allow_is_bidirectional_skip=not causal,
             device=query.device,
         )
+    if wants_weights:
+        return _softmax_weights(query, key, value, mask, **kwargs)
     kwargs.pop("output_attentions", None)  # this attention forms no weights, as it would say on every call
     out, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, mask, is_causal=causal, **kwargs)
     return out, None
+
+
+def _softmax_weights(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None, dropout: float, **_: Any
+) -> tuple[Tensor, Tensor]:
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
+    logits = query @ key.mT * scale
+    if mask is not None:
+        logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
+    weights = nn.functional.dropout(logits.softmax(-1, dtype=torch.float32).to(query.dtype), dropout)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def _wants_weights(module: nn.Module, kwargs: dict[str, Any]) -> bool:
+    asked = kwargs.get("output_attentions")
+    return bool(getattr(getattr(module, "config", None), "output_attentions", False) if asked is None else asked)
+
+
+def _take_layer(module: nn.Module, seat: Seat) -> RecurrentLayer | None:
+    """The cache layer that this call continues; it serves one attention in each call of the module."""
+    thread = _thread()
+    if thread not in seat.running:
+        return None
+    layer, seat.running[thread] = seat.running[thread], None
+    if layer is None:
+        raise ValueError(
+            f"attention layer {seat.index} ({type(module).__name__}) computes attention more than once in a call, "
+            "while a cache has one state for it; use_cache=False"
+        )
+    assert isinstance(layer, RecurrentLayer)
+    return layer
 
 
 def visible_keys(
@@ -217,7 +259,12 @@ def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
         raise ValueError(
             f"{type(module).__name__} does not know its layer_idx, so it cannot use a cache; use_cache=False"
         )
-    seat.running[_thread()] = recurrent_layer(cache, index) if seat.has_kernel else cache.get_seq_length(index)
+    if seat.has_kernel:
+        seat.running[_thread()] = recurrent_layer(cache, index)
+        return
+    length = cache.get_seq_length(index)
+    # A static cache counts in a tensor of its own, which goes on counting before attention is computed.
+    seat.running[_thread()] = length.clone() if isinstance(length, Tensor) else length
 
 
 def leave(module: nn.Module, args: Any, output: Any) -> None:

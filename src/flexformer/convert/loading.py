@@ -30,13 +30,22 @@ def load_model(
     """See `flexformer.load`."""
     if "trust_remote_code" in options:
         raise TypeError("trust_remote_code is not taken here; load the model yourself and call flexformer.load_adapter")
-    if adapter is None and (Path(base) / manifest.FILE).is_file():
+    by_adapter = adapter is None and (Path(base) / manifest.FILE).is_file()
+    if by_adapter:
         base, adapter, options = _base_of_adapter(Path(base), options)
     name = str(base)
     if adapter is not None:
         manifest.read(Path(adapter))  # a damaged adapter should not cost a download first
     shared = ("revision", "cache_dir", "token", "local_files_only", "subfolder", "force_download")
-    config = AutoConfig.from_pretrained(name, **{key: options[key] for key in shared if key in options})
+    try:
+        config = AutoConfig.from_pretrained(name, **{key: options[key] for key in shared if key in options})
+    except OSError as error:
+        if not by_adapter:
+            raise
+        raise ValueError(
+            f"{adapter} was made for {name}, which is not found from here; say where it is with "
+            "flexformer.load(base, adapter)"
+        ) from error
     summary = getattr(config, CONFIG_KEY, None)
     if adapter is None and summary is None:
         raise ValueError(

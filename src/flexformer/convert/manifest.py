@@ -24,7 +24,7 @@ class Base:
     """The model that the kernels were made for."""
 
     name: str | None
-    """As `from_pretrained` got it; None if the model was not loaded."""
+    """As `from_pretrained` got it, a folder by its whole path; None if the model was not loaded."""
     revision: str | None
     """The commit on the hub."""
     model_type: str
@@ -103,6 +103,8 @@ def _parse(content: Any) -> Manifest:
     layers = _items(content, "layers", _INTEGER)
     if sorted(set(layers)) != layers or any(i < 0 for i in layers):
         raise _ManifestError(f"is damaged: layers {layers} are not rising indices")
+    if len(_items(base, "sample", (dict,))) != len(_items(base, "geometry", (dict,))):
+        raise _ManifestError("is damaged: base.sample and base.geometry are not of as many layers")
     found = Manifest(
         attention=_field(content, "attention", _TEXT),
         options=_field(content, "options", (dict,)),
@@ -140,7 +142,10 @@ def _geometry(entry: dict[str, Any]) -> dict[str, int | float | bool]:
 
 
 def _sample(entry: dict[str, Any]) -> dict[str, list[float]]:
-    return {name: [float(x) for x in _items(entry, name, _NUMBER)] for name in entry}
+    try:
+        return {name: [float(x) for x in _items(entry, name, _NUMBER)] for name in entry}
+    except OverflowError:
+        raise _ManifestError("is damaged: base.sample has a number that no weight can be") from None
 
 
 def _keys(mapping: dict[str, Any], right: set[str], where: str) -> None:

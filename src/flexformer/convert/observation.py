@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -32,23 +33,31 @@ class Call(NamedTuple):
 
 Observer = Callable[[Call], "Tensor | None"]
 
-_observer: Observer | None = None
+_observers: dict[int, Observer] = {}
+"""By thread: other threads may use other models meanwhile."""
 
 
 def report(call: Call) -> Tensor | None:
     """Tell the observer, if there is one, and return its answer."""
-    return None if _observer is None else _observer(call)
+    if not _observers:
+        return None
+    observer = _observers.get(threading.get_ident())
+    return None if observer is None else observer(call)
 
 
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """Call `observer` at every kernel attention of every converted model inside the block.
+    """Call `observer` at every kernel attention of every converted model that this thread runs inside the block.
 
     A tensor (B, H, T, Dv) that it returns is what the attention gives; otherwise the kernel is asked.
     """
-    global _observer
-    before, _observer = _observer, observer
+    thread = threading.get_ident()
+    before = _observers.get(thread)
+    _observers[thread] = observer
     try:
         yield
     finally:
-        _observer = before
+        if before is None:
+            del _observers[thread]
+        else:
+            _observers[thread] = before

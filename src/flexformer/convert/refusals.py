@@ -12,6 +12,7 @@ _LOGIT_TERMS = {
     "s_aux": "adds attention sinks to its logits, which are never formed in linear time",
     "sinks": "adds attention sinks to its logits, which are never formed in linear time",
 }
+_CHOICE = "computes attention with keys that it chooses for every query, while a sum is over all keys"
 _POSITION_BIAS = "adds a position bias to its logits, which are never formed in linear time"
 
 
@@ -31,6 +32,8 @@ def unsupported_visibility(mask: Tensor | None, kwargs: dict[str, Any]) -> str |
     """Why keys visible in this way have no kernel form, or None."""
     if (window := kwargs.get("sliding_window")) is not None:
         return f"sees a sliding window of {window} tokens, while a sum over all keys cannot forget the oldest"
+    if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
+        return _CHOICE
     if any(kwargs.get(name) is not None for name in ("cu_seq_lens_q", "cu_seq_lens_k", "cache")):
         return "gets several sequences packed into one; pass them as a batch with attention_mask"
     if mask is not None and mask.dim() != 2:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +18,7 @@ from .. import kernels
 from ..attention import options as attention_options
 from ..kernels import Kernel
 from . import interface
-from .discovery import Site, configs, discover, set_implementations
+from .discovery import Site, configs, discover, own_configs, set_implementations
 from .interface import Seat, active_kernel
 
 CONFIG_KEY = "flexformer"
@@ -136,7 +138,9 @@ def check_attention(attention: str) -> None:
 
 def find_sites(base: PreTrainedModel, example_inputs: Mapping[str, Any] | None = None) -> list[Site]:
     """The model's attention modules; an error if some cannot run in a converted model at all."""
-    if base.config.is_encoder_decoder or getattr(base.config, "add_cross_attention", False):
+    crosses = base.config.is_encoder_decoder or getattr(base.config, "add_cross_attention", False)
+    # An encoder keeps the config of the whole model that it is part of; what it is not given it cannot attend to.
+    if crosses and {"encoder_hidden_states", "decoder_input_ids"} & inspect.signature(base.forward).parameters.keys():
         raise ValueError(
             f"{type(base).__name__} has cross attention, which would keep its own cache; convert a model that is an "
             "encoder or a decoder alone, such as model.get_encoder()"
@@ -154,10 +158,10 @@ def choose(base: PreTrainedModel, sites: list[Site], layers: Iterable[int] | Non
     if layers is None:
         chosen = tuple(range(count))
     else:
-        chosen = tuple(layers)
+        if not isinstance(layers, Iterable):
+            raise TypeError(f"layers is {layers!r}; use a list of numbers from 0 to {count - 1}")
+        chosen = tuple(_index(layer, count) for layer in layers)
         for layer in chosen:
-            if isinstance(layer, bool) or not isinstance(layer, int):
-                raise TypeError(f"layers has {layer!r}, which is not an index; use numbers from 0 to {count - 1}")
             if not 0 <= layer < count:
                 raise ValueError(
                     f"layers has {layer}; {type(base).__name__} has {count}, so use numbers from 0 to {count - 1}"
@@ -173,6 +177,12 @@ def choose(base: PreTrainedModel, sites: list[Site], layers: Iterable[int] | Non
         which = f"layers {refused}, of which {first.name}" if len(refused) > 1 else f"layer {refused[0]}, {first.name},"
         raise ValueError(f"{type(base).__name__}: attention {which} {first.kernel_refusal}; {remedy}")
     return chosen
+
+
+def _index(layer: Any, count: int) -> int:
+    if isinstance(layer, bool) or not hasattr(layer, "__index__"):
+        raise TypeError(f"layers has {layer!r}, which is not an index; use numbers from 0 to {count - 1}")
+    return operator.index(layer)
 
 
 def json_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,6 +241,7 @@ def attach(base: PreTrainedModel, conversion: Conversion, made: list[Kernel]) ->
         if i in holders:
             site.module.kernel = holders[i]
         interface.sit(site.module, Seat(i, has_kernel=i in holders))
+    own_configs(base)
     found = configs(base)
     conversion.implementations = [(config, config._attn_implementation) for config in found]
     set_implementations([(config, interface.NAME) for config in found])

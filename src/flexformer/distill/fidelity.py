@@ -74,11 +74,12 @@ def fidelity(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> dict[
 
 
 def _read(base: Any, inputs: dict[str, Any], writes: bool) -> tuple[Tensor, Tensor | None]:
-    """Last hidden states in float32, and of language models the logits that the whole model makes of them."""
+    """Last hidden states in float32, of language models what they are asked for tokens with, and the logits."""
     if not writes:
         return base.base_model(**inputs)[0].float(), None
     seen: list[Tensor] = []
-    watching = base.base_model.register_forward_hook(lambda module, given, found: seen.append(found[0]))
+    # Not at the body: some models call what is inside it.
+    watching = base.get_output_embeddings().register_forward_pre_hook(lambda module, given: seen.append(given[0]))
     try:
         logits = base(**inputs).logits
     finally:

@@ -67,6 +67,5 @@ def pad(rows: Sequence[Mapping[str, Any]], pad_token: int, suffix: str = "") -> 
 
 
 def padding_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The tokenizer's own; without one any will do, as it is masked."""
-    found = tokenizer.pad_token_id
-    return found if isinstance(found, int) else 0
+    """The tokenizer's own; without one that which ends a text, as some models look for the last token that is none."""
+    return next((x for x in (tokenizer.pad_token_id, tokenizer.eos_token_id) if isinstance(x, int)), 0)

@@ -24,9 +24,9 @@ Progress = Callable[[int], None]
 class Texts:
     """Sequences of one source: a part of it for training, one for validation and one for tests.
 
-    Paragraphs are what stands between blank lines. One that is longer than `max_length` tokens becomes several
-    sequences; sequences shorter than `min_length` are left out. GLUE examples are encoded as in fine-tuning, and its
-    validation part is held out of the training set as there: the dev set is for results.
+    Paragraphs are what stands between blank lines; in a file without any, lines. One that is longer than `max_length`
+    tokens becomes several sequences; sequences shorter than `min_length` are left out. GLUE examples are encoded as in
+    fine-tuning, and its validation part is held out of the training set as there: the dev set is for results.
 
     Args:
         source: A text file, a folder with .txt files, "glue:TASK", or a `datasets` id with a column "text".
@@ -64,6 +64,11 @@ class Texts:
         apart = self.options.validation
         if apart is None:
             found = paragraphs(self.source)
+            if len(found) < 3:
+                raise CorruptDataError(
+                    f"text {self.source} has {len(found)} paragraph{'s' * (len(found) != 1)}, too few to hold some "
+                    "out; separate paragraphs by blank lines, or name other text as data.validation"
+                )
             order = np.random.default_rng(0).permutation(len(found))
             held = max(1, round(self.options.holdout * len(found)))
             chosen = {"validation": order[:held], "train": order[held:-held], "test": order[-held:]}[split]
@@ -110,9 +115,9 @@ def paragraphs(source: str) -> list[str]:
     """
     path = Path(source).expanduser()
     if path.is_file():
-        return list(_split(_read(path)))
+        return _split_file(path)
     if files := sorted(path.rglob("*.txt")):
-        return [paragraph for file in files for paragraph in _split(_read(file))]
+        return [paragraph for file in files for paragraph in _split_file(file)]
     if not path.is_dir() and (path.is_absolute() or path.suffix == ".txt" or source.startswith(".")):
         raise MissingDataError(f"text {source} is not there; name a text file, a folder, glue:TASK or a datasets id")
     if path.is_dir() and not any(path.rglob("*.*")):
@@ -126,6 +131,11 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise CorruptDataError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def _split_file(path: Path) -> list[str]:
+    found = list(_split(_read(path)))
+    return found if len(found) > 1 else [line for paragraph in found for line in paragraph.splitlines()]
 
 
 def _split(text: str) -> Iterator[str]:

@@ -117,6 +117,11 @@ def recurrent_layer(cache: Cache, index: int) -> RecurrentLayer:
         )
     layer = cache.layers[index]
     if not isinstance(layer, RecurrentLayer):
+        if any(hasattr(layer, name) for name in ("update_conv_state", "update_indexer")):
+            raise ValueError(
+                f"cache keeps more than keys and values at layer {index} ({type(layer).__name__}), which a state "
+                "cannot stand in for; convert the other layers, or use_cache=False"
+            )
         seen = int(layer.get_seq_length()) if isinstance(layer, CacheLayerMixin) and layer.is_initialized else 0
         if seen:
             raise ValueError(
