@@ -154,6 +154,7 @@ def test_finetune_on_text_shows_perplexity(command, tmp_path):
         (["distill", "encoder", "corpus.txt", "--attention", "performer", *SHORT], 1, "no parameters to learn"),
         (["distill", "encoder", "corpus.txt", "--loss.name", "kl", *SHORT], 2, "loss.name"),
         (["distill", "nowhere", "corpus.txt", *SHORT], 1, "base nowhere cannot be loaded"),
+        (["generate", "encoder", "--tokens", "1"], 1, "encoder holds no whole language model"),
         (["finetune", "encoder", "colla", *SHORT], 2, "GLUE task 'colla' is unknown, did you mean 'cola'?"),
         (["finetune", "encoder", "mrpc", *SHORT], 1, "MRPC is not in"),
         (["finetune", "encoder", "cola", "--reference", "x", *SHORT], 2, "of use with --procedure recover only"),

@@ -109,6 +109,16 @@ def test_learning_brings_weights_and_outputs_nearer_to_softmax(kind, attention):
     assert nearer["hidden_error"] < near["hidden_error"]
 
 
+def test_every_module_keeps_its_mode():
+    made = distiller().train()
+    made.model.train()
+    made.model.base_model.embeddings.eval()
+    before = {name: module.training for name, module in made.model.named_modules()}
+    made(**batch())
+    fidelity(made.model, [batch()])
+    assert {name: module.training for name, module in made.model.named_modules()} == before
+
+
 def test_loss_is_the_same_in_training_and_in_evaluation():
     made, inputs = distiller(loss=LossOptions("paper", outputs=0.5)), batch()
     learned, measured = made.train()(**inputs)["loss"], made.eval()(**inputs)

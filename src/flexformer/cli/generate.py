@@ -157,13 +157,22 @@ def load(folder: Path) -> tuple[PreTrainedModel, Any]:
     is_adapter = (folder / manifest.FILE).is_file()
     is_converted = is_adapter or hasattr(AutoConfig.from_pretrained(folder), CONFIG_KEY)
     try:
-        model = load_converted(folder) if is_converted else AutoModelForCausalLM.from_pretrained(folder)
+        model = load_converted(folder) if is_converted else _load_whole(folder)
     except SafetensorError as error:
         raise UserError(f"{folder} holds weights that are damaged: {error}") from error
     if not model.can_generate():
         raise UserError(f"{folder} holds a {type(model).__name__}, which does not generate; name a language model")
     has_words = not is_adapter or (folder / "tokenizer_config.json").is_file()
     return model.eval(), AutoTokenizer.from_pretrained(folder if has_words else model.name_or_path)
+
+
+def _load_whole(folder: Path) -> PreTrainedModel:
+    """A causal model all of whose weights are there: of an encoder, the head would be drawn at random."""
+    loaded: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    model: PreTrainedModel = loaded[0]
+    if missing := sorted(loaded[1]["missing_keys"]):
+        raise UserError(f"{folder} holds no whole language model: {missing[0]} is not there")
+    return model
 
 
 def _read(prompt: str, model: PreTrainedModel, tokenizer: Any, notes: Console) -> torch.Tensor:

@@ -76,7 +76,7 @@ def discover(model: PreTrainedModel, example_inputs: Mapping[str, Any] | None = 
     found: dict[nn.Module, list[Site]] = {}
     token = _found.set(found)
     try:
-        with torch.no_grad(), _evaluation(model):
+        with torch.no_grad(), evaluation(model):
             outputs = _run(model, inputs, made_up=example_inputs is None)
             if not found:
                 raise ValueError(
@@ -212,7 +212,7 @@ def _example(model: PreTrainedModel) -> dict[str, Any]:
 
 
 @contextmanager
-def _evaluation(model: nn.Module) -> Iterator[None]:
+def evaluation(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside, each module's own mode after."""
     modes = {module: module.training for module in model.modules()}
     model.eval()

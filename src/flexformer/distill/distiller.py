@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import Module
 
+from ..convert.discovery import evaluation
 from ..convert.observation import Call, Observer, observing
 from ..convert.swap import base_of, kernels_of
 from ..kernels.centres import CentredKernel
@@ -71,14 +72,13 @@ class Distiller(nn.Module):
     ) -> None:
         """Run the model, without its head, whose outputs nobody needs."""
         body = self.model.base_model
-        body.eval()
         inputs: dict[str, Any] = {"input_ids": input_ids}
         for name, value in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
             if value is not None:
                 inputs[name] = value
         if "use_cache" in inspect.signature(body.forward).parameters:
             inputs["use_cache"] = False
-        with torch.no_grad(), observing(observe):
+        with torch.no_grad(), evaluation(body), observing(observe):
             body(**inputs)
 
     @staticmethod

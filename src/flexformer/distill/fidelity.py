@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..convert.discovery import evaluation
 from ..convert.observation import Call, observing
 from ..convert.swap import base_of
 
@@ -48,12 +49,10 @@ def fidelity(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> dict[
         and "same_token", the share of positions whose likeliest token is the same.
     """
     base: Any = base_of(model)
-    mode, body = base.training, base.base_model
     writes = base.get_output_embeddings() is not None and base.can_generate()
-    takes_cache = "use_cache" in inspect.signature(body.forward).parameters
+    takes_cache = "use_cache" in inspect.signature(base.base_model.forward).parameters
     sums: dict[str, float] = {}
-    base.eval()
-    try:
+    with evaluation(base):
         for batch in batches:
             inputs: dict[str, Any] = {name: value.to(base.device) for name, value in batch.items() if name != "labels"}
             if takes_cache:
@@ -68,8 +67,6 @@ def fidelity(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> dict[
                 found |= _compare_tokens(first, second, inputs["input_ids"], mask)
             for name, value in found.items():
                 sums[name] = sums.get(name, 0.0) + value
-    finally:
-        base.train(mode)
     return _means(sums)
 
 
