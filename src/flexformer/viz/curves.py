@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from statistics import mean
 from typing import Any
 
-from .style import ACCENT, MUTED, PALETTE, new_figure, style, to_png, to_svg
+from .style import ACCENT, MUTED, PALETTE, logarithmic, new_figure, style, to_png, to_svg
 
 
 def plot_curves(lines: Mapping[str, Mapping[str, Any]], caption: str) -> dict[str, bytes]:
@@ -25,9 +25,8 @@ def plot_curves(lines: Mapping[str, Mapping[str, Any]], caption: str) -> dict[st
             steps = sorted(set.intersection(*(set(curve) for curve in curves)))
             axes.plot(steps, [mean(curve[s] for curve in curves) for s in steps], "o-", color=shown, label=label)
             axes.axvline(mean(line["stable"]), color=shown, linestyle=":", linewidth=1.2)
-        axes.set(
-            title="Distillation", xlabel="steps; dotted: stable from here", ylabel="divergence, nats", yscale="log"
-        )
+        axes.set(title="Distillation", xlabel="steps; dotted: stable from here", ylabel="divergence, nats")
+        logarithmic(axes)
         axes.legend()
         figure.suptitle(caption, x=0.01, ha="left", fontsize=9, color=MUTED)
         return {"png": to_png(figure), "svg": to_svg(figure)}

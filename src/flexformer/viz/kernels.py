@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from .style import ACCENT, MUTED, PALETTE, new_figure, style, to_png, to_svg
+from .style import ACCENT, MUTED, PALETTE, logarithmic, new_figure, style, to_png, to_svg
 
 
 def plot_kernel_study(maps: Mapping[str, Sequence[dict[str, Any]]], caption: str) -> dict[str, bytes]:
@@ -33,12 +33,10 @@ def plot_kernel_study(maps: Mapping[str, Sequence[dict[str, Any]]], caption: str
             if parts:
                 points = [[mean(values) for values in zip(*same, strict=True)] for same in zip(*parts, strict=True)]
                 right.plot(*zip(*points, strict=True), "o-", color=colours[label])
-        left.set(title="While learning", xlabel="steps", ylabel="divergence from softmax, nats", yscale="log")
-        middle.set(title="By layer, at the end", xlabel="layer", yscale="log")
-        right.set(title="By head, sharp ones left", xlabel="entropy of softmax's weights, nats", yscale="log")
-        for axes in (left, middle, right):
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter("{x:g}")
+        left.set(title="While learning", xlabel="steps", ylabel="divergence from softmax, nats")
+        middle.set(title="By layer, at the end", xlabel="layer")
+        right.set(title="By head, sharp ones left", xlabel="entropy of softmax's weights, nats")
+        logarithmic(left, middle, right)
         figure.legend(loc="outside lower center", ncols=4, fontsize=8)
         figure.suptitle(caption, x=0.01, ha="left", fontsize=9, color=MUTED)
         return {"png": to_png(figure), "svg": to_svg(figure)}

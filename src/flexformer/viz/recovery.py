@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .style import ACCENT, INK, MUTED, PALETTE, new_figure, style, to_png, to_svg
+from .style import ACCENT, INK, MUTED, PALETTE, logarithmic, new_figure, style, to_png, to_svg
 
 
 def plot_recovery(
@@ -38,7 +38,7 @@ def plot_recovery(
                 dashes = "--" if label.endswith("tuned") else ":"
                 axes.axhline(value, color=INK, linewidth=1.2, linestyle=dashes, label=label)
         if lower_is_better:
-            axes.set_yscale("log")
+            logarithmic(axes)
         axes.set(title=title, ylabel=metric)
         axes.set_xticks(range(len(steps)), steps)
         figure.legend(loc="outside right upper", labelcolor=MUTED)

@@ -95,6 +95,17 @@ def plain_ticks(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
+def logarithmic(*plots: Axes) -> None:
+    """Logarithmic vertical axes with numbers as one writes them, dense enough for those that span one power of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    for axes in plots:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+
+
 def label_ends(axes: Axes, ends: list[tuple[float, float, str, str]], gap: float = 0.045) -> None:
     """Write names beside the ends of lines instead of a legend, moved apart where they would overlap.
 
