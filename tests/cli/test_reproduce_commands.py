@@ -264,6 +264,10 @@ def test_sentence_encoders_are_scored_as_converted_distilled_and_fine_tuned(fold
     table = next(text for name, text in folders.written("sentences").items() if name.endswith(".md")).decode()
     assert f"{100 * linear['details']['distilled']:.2f}" in table
     assert f"{100 * linear['metrics']['test_spearman']:.2f}" in table
+    layers = linear["details"]["kl_by_layer"]
+    assert sum(layers) / len(layers) == pytest.approx(linear["stages"][0]["metrics"]["after_kl"])
+    assert "| attention | KL of layer: 0 | KL of layer: 1 | output error of layer: 0 |" in table
+    assert f"| flexformer-n | {layers[0]:.3f} |" in table.replace("**", "")
 
 
 def test_language_models_read_what_they_wrote_and_are_scored_at_every_step(folders, pretrained, tmp_path):

@@ -170,8 +170,10 @@ def _softmax_weights(
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
     logits = query @ key.mT * scale
-    if mask is not None:
+    if mask is not None and mask.dtype == torch.bool:
         logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
+    elif mask is not None:
+        logits = logits + mask
     weights = nn.functional.dropout(logits.softmax(-1, dtype=torch.float32).to(query.dtype), dropout)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 

@@ -113,7 +113,7 @@ class DecoderStudy(RecoveryStudy):
         return "A language model made linear", note
 
     def tables(self, found: Sequence[Result]) -> list[Table]:
-        (table,) = super().tables(found)
+        table, *others = super().tables(found)
         firsts = [
             min(own, key=lambda result: result.seed) for name in self.rows() if (own := of_attention(name, found))
         ]
@@ -123,7 +123,7 @@ class DecoderStudy(RecoveryStudy):
             f"“{' '.join(result.details['sample'].split())} …”"
             for result in firsts
         ]
-        return [replace(table, notes=(*table.notes, *samples))]
+        return [replace(table, notes=(*table.notes, *samples)), *others]
 
 
 def own_text(base: str, preset: str, root: str | None) -> Path:

@@ -6,7 +6,6 @@ first seed; the other seeds run at the rate that was best there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,14 +13,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar
 
-from flexformer.distill.job import REPORT
-
 from .cells import Cell, TrainedCell
 from .experiment import Experiment
 from .presets.pretrained import load_distill
 from .pretrained_models import Subject, slug
 from .results import Result
-from .stages import Stage
+from .stages import Stage, learned_layers
 from .tables import Column, Row, Table, Value
 
 RATES = {"paper": (1e-3, 3e-3, 1e-2), "cpu": (1e-2, 3e-2, 1e-1), "smoke": (1e-2, 3e-2, 1e-1)}
@@ -147,8 +144,7 @@ class KernelStudy(Experiment):
 
     def details(self, cell: Cell, output: Path) -> Mapping[str, Any]:
         assert isinstance(cell, TrainedCell)
-        report = json.loads((cell.stage.folder(output) / REPORT).read_text(encoding="utf-8"))
-        layers = report["after"]["layers"]
+        layers = learned_layers(cell.stage, output)
         heads = [[head["entropy"], head["kl"]] for layer in layers for head in layer["heads"]]
         return {"kl_by_layer": [layer["kl"] for layer in layers], "heads": heads}
 

@@ -24,7 +24,7 @@ from .experiment import Experiment
 from .glue_cells import LEARNABLE, SOFTMAX
 from .pretrained_models import Subject
 from .results import Result
-from .stages import REFERENCE, Stage
+from .stages import REFERENCE, Stage, learned_layers
 from .tables import Column, Row, Table, Value
 
 PRESETS = ("cpu", "smoke")
@@ -133,6 +133,13 @@ class RecoveryStudy(Experiment):
         stage = Stage(name, "finetune", options, needs)
         return self.cell_class(self.name, name, {"attention": attention}, self.preset, stage, self.scorer)
 
+    def details(self, cell: Cell, output: Path) -> Mapping[str, Any]:
+        assert isinstance(cell, TrainedCell)
+        if not cell.stage.needs:
+            return {}
+        layers = learned_layers(cell.stage.needs[0], output)
+        return {f"{name}_by_layer": [layer[name] for layer in layers] for name in ("kl", "output_error")}
+
     def tables(self, found: Sequence[Result]) -> list[Table]:
         learned = self.distilled_columns()
         columns = (*learned.values(), *map(self.score_column, STEPS), Column("seeds", "", 0, None))
@@ -148,7 +155,22 @@ class RecoveryStudy(Experiment):
             rows.append(Row(name, values, unranked=name == SOFTMAX))
         title, note = self.headings()
         title = f"{title}, {self.preset} scale"
-        return [Table(self.stem, title, "attention", columns, tuple(rows), (note,))]
+        return [Table(self.stem, title, "attention", columns, tuple(rows), (note,)), *self._layers(found)]
+
+    def _layers(self, found: Sequence[Result]) -> list[Table]:
+        """Divergence and output error layer by layer, where there are any."""
+        own = {name: [r.details for r in of_attention(name, found) if "kl_by_layer" in r.details] for name in LEARNABLE}
+        count = max((len(each["kl_by_layer"]) for runs in own.values() for each in runs), default=0)
+        if not count:
+            return []
+        groups = {"kl_by_layer": "KL of layer", "output_error_by_layer": "output error of layer"}
+        places = [(key, i) for key in groups for i in range(count)]
+        columns = tuple(Column(str(i), groups[key], 3, "lower") for key, i in places)
+        rows = [
+            Row(name, tuple(Value.of([run[key][i] for run in runs]) for key, i in places)) for name, runs in own.items()
+        ]
+        note = "After the distillation, on text that was held out. Output errors are relative, of the linear form."
+        return [Table(f"{self.stem}-layers", "Layer by layer", "attention", columns, tuple(rows), (note,))]
 
     def plot(self, tables: Sequence[Table], found: Sequence[Result]) -> dict[str, bytes]:
         from flexformer.viz.recovery import plot_recovery

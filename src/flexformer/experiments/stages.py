@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from rich.console import Console
 
 from flexformer.distill import DistillOptions, FinetuneOptions
-from flexformer.distill.job import DistillJob
+from flexformer.distill.job import REPORT, DistillJob
 from flexformer.distill.procedures import finetune_job
 from flexformer.training import Job, LanguageJob, LanguageOptions, RunFolder, RunOptions, TaskJob, run_job
 from flexformer.training.job import Settings
@@ -168,3 +168,10 @@ def run(kind: str, options: dict[str, Any], folder: str, command: list[str]) -> 
     path = Path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     run_job(build_job(kind, options), path, Console(stderr=True, highlight=False), command)
+
+
+def learned_layers(stage: Stage, output: Path) -> list[dict[str, Any]]:
+    """The figures of every layer at the end of a distillation, as its report has them."""
+    report = json.loads((stage.folder(output) / REPORT).read_text(encoding="utf-8"))
+    layers: list[dict[str, Any]] = report["after"]["layers"]
+    return layers
