@@ -266,7 +266,7 @@ def test_sentence_encoders_are_scored_as_converted_distilled_and_fine_tuned(fold
     assert f"{100 * linear['metrics']['test_spearman']:.2f}" in table
     layers = linear["details"]["kl_by_layer"]
     assert sum(layers) / len(layers) == pytest.approx(linear["stages"][0]["metrics"]["after_kl"])
-    assert "| attention | KL of layer: 0 | KL of layer: 1 | output error of layer: 0 |" in table
+    assert table.count("| attention | layer: 0 | layer: 1 |\n") == 2
     assert f"| flexformer-n | {layers[0]:.3f} |" in table.replace("**", "")
 
 

@@ -18,7 +18,7 @@ from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 from transformers.utils.generic import ModelOutput
 
-from .interface import softmax, visible_keys
+from .interface import looks_back, softmax, visible_keys
 from .refusals import unsupported_softmax, unsupported_terms, unsupported_visibility
 
 NAME = "flexformer-discovery"
@@ -119,7 +119,7 @@ def _check_path(model: PreTrainedModel, inputs: dict[str, Any], outputs: list[Te
 
 def _outputs(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Tensor]:
     """All that a model gives for these inputs, in float32 or more."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(0)  # some models draw in evaluation mode too
         found = model(**inputs)
     values = found.to_tuple() if isinstance(found, ModelOutput) else found
@@ -162,7 +162,7 @@ def _record(
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function of the trial run: note who calls, and attend as a converted model without kernels."""
     found = _found.get()
-    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    causal = looks_back(module, is_causal)
     if found is not None:
         refusal = unsupported_terms(kwargs) or unsupported_visibility(attention_mask, kwargs)
         if query.shape[2] != key.shape[2]:
@@ -242,7 +242,7 @@ def own_configs(model: nn.Module) -> None:
     """Give the model copies of its configs, since other models may have been made from the same."""
     memo: dict[int, Any] = {}
     for module in model.modules():
-        if isinstance(config := getattr(module, "config", None), PreTrainedConfig):
+        if isinstance(config := vars(module).get("config"), PreTrainedConfig):
             module.config = copy.deepcopy(config, memo)  # type: ignore[assignment]
 
 

@@ -81,7 +81,7 @@ def attend(
             f"{type(module).__name__} runs as {NAME!r} but has no kernel: convert the model with flexformer.convert, "
             "with example_inputs that reach every attention module"
         )
-    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    causal = looks_back(module, is_causal)
     if not seat.has_kernel:
         past = seat.running.get(_thread())
         offset = 0 if past is None or isinstance(past, RecurrentLayer) else past
@@ -114,6 +114,11 @@ def attend(
     else:
         out, layer.state = linear_attention(query, key, value, kernel, causal, key_mask, state, return_state=True)
     return out.transpose(1, 2).contiguous(), weights
+
+
+def looks_back(module: nn.Module, is_causal: bool | None) -> bool:
+    """Whether an attention module is causal, by what its call says or else by what it is."""
+    return bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
 
 
 def softmax(

@@ -159,18 +159,23 @@ class RecoveryStudy(Experiment):
 
     def _layers(self, found: Sequence[Result]) -> list[Table]:
         """Divergence and output error layer by layer, where there are any."""
-        own = {name: [r.details for r in of_attention(name, found) if "kl_by_layer" in r.details] for name in LEARNABLE}
-        count = max((len(each["kl_by_layer"]) for runs in own.values() for each in runs), default=0)
-        if not count:
-            return []
-        groups = {"kl_by_layer": "KL of layer", "output_error_by_layer": "output error of layer"}
-        places = [(key, i) for key in groups for i in range(count)]
-        columns = tuple(Column(str(i), groups[key], 3, "lower") for key, i in places)
-        rows = [
-            Row(name, tuple(Value.of([run[key][i] for run in runs]) for key, i in places)) for name, runs in own.items()
-        ]
-        note = "After the distillation, on text that was held out. Output errors are relative, of the linear form."
-        return [Table(f"{self.stem}-layers", "Layer by layer", "attention", columns, tuple(rows), (note,))]
+        runs = {
+            name: [r.details for r in of_attention(name, found) if "kl_by_layer" in r.details] for name in LEARNABLE
+        }
+        count = max((len(each["kl_by_layer"]) for own in runs.values() for each in own), default=0)
+        titles = {
+            "kl": "KL of attention weights by layer, after the distillation",
+            "output_error": "Relative error of the output of attention by layer, in its linear form",
+        }
+        columns = tuple(Column(str(i), "layer", 3, "lower") for i in range(count))
+        tables = []
+        for name, title in titles.items() if count else ():
+            rows = [
+                Row(label, tuple(Value.of([run[f"{name}_by_layer"][i] for run in own]) for i in range(count)))
+                for label, own in runs.items()
+            ]
+            tables.append(Table(f"{self.stem}-{name}", title, "attention", columns, tuple(rows), ()))
+        return tables
 
     def plot(self, tables: Sequence[Table], found: Sequence[Result]) -> dict[str, bytes]:
         from flexformer.viz.recovery import plot_recovery
