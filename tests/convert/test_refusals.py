@@ -11,6 +11,7 @@ from torch import nn
 from transformers import DynamicCache
 
 import flexformer
+from flexformer.convert.refusals import unsupported_visibility
 
 GEMMA2 = GROUPED | {"head_dim": 8, "query_pre_attn_scalar": 8}
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 61}
@@ -79,6 +80,12 @@ def test_model_without_a_kernel_form_is_refused_and_left_as_it_was(model, config
     assert made.config._attn_implementation == implementation
     assert vars(made).keys() == attributes.keys()
     assert not any(isinstance(m, flexformer.kernels.Kernel) for m in made.modules())
+
+
+@pytest.mark.parametrize("name", ["indices", "block_indices"])
+def test_keys_that_are_chosen_for_every_query_are_refused(name):
+    assert "chooses for every query" in unsupported_visibility(None, {name: torch.zeros(1)})
+    assert unsupported_visibility(None, {name: None}) is None
 
 
 def test_layers_with_a_window_stay_softmax_when_only_the_others_are_converted():

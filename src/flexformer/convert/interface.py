@@ -179,7 +179,8 @@ def _softmax_weights(
         logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
     elif mask is not None:
         logits = logits + mask
-    weights = nn.functional.dropout(logits.softmax(-1, dtype=torch.float32).to(query.dtype), dropout)
+    precise = torch.promote_types(query.dtype, torch.float32)
+    weights = nn.functional.dropout(logits.softmax(-1, dtype=precise).to(query.dtype), dropout)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 

@@ -88,22 +88,22 @@ def to_svg(figure: Figure) -> bytes:
 
 def plain_ticks(axes: Axes) -> None:
     """Numbers as one writes them on logarithmic axes, and none between the chosen lengths."""
-    from matplotlib.ticker import FuncFormatter, NullLocator
+    from matplotlib.ticker import NullLocator
 
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.yaxis.set_major_formatter("{x:,.10g}")
 
 
 def logarithmic(*plots: Axes) -> None:
     """Logarithmic vertical axes with numbers as one writes them, dense enough for those that span one power of ten."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator, NullLocator
 
     for axes in plots:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        axes.yaxis.set_major_formatter("{x:,.10g}")
 
 
 def label_ends(axes: Axes, ends: list[tuple[float, float, str, str]], gap: float = 0.045) -> None:
