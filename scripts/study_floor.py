@@ -17,6 +17,7 @@ import argparse
 import importlib.metadata
 import itertools
 import json
+import re
 import statistics
 import sys
 import time
@@ -60,9 +61,10 @@ ATTENTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("polaformer", "", {}),
     ("flexformer-s", "", {}),
     ("flexformer-n", "", {}),
-    ("flexformer-c", "", {}),
+    ("flexformer-c", "pairs", {"num_real": 0}),
     ("flexformer-c", "half real", {"num_real": 32}),
     ("flexformer-c", "all real", {"num_real": "all"}),
+    ("flexformer-c", "all real, larger start", {"num_real": "all", "real_scale": 0.5}),
 )
 PAGE = ROOT / "docs" / "numerics.md"
 BEGIN, END = "<!-- floor study: begin -->", "<!-- floor study: end -->"
@@ -212,19 +214,21 @@ def cells() -> Iterator[dict[str, Any]]:
         yield cell("recipe", attention, 256)
     for attention, (label, options) in itertools.product(SPECTRAL, VARIANTS.items()):
         yield cell("recipe", attention, 256, label, **options)
-    for attention, small in itertools.product(("softmax", *SPECTRAL), (False, True)):
+    for attention, small in itertools.product(("softmax", *SPECTRAL, "flexformer-c"), (False, True)):
         label = "v_proj and o_proj smaller" if small else "Xavier"
         yield cell("embeddings", attention, 256, label, small_projections=small)
     for seed, (attention, label, options) in itertools.product(SEEDS, ATTENTIONS):
         yield cell("attentions", attention, 256, label, seed=seed, **options)
     for task, length in itertools.product(("bytes", "needle"), LENGTHS):
-        yield cell(task, "softmax", length)
+        for attention in ("softmax", "flexformer-c"):
+            yield cell(task, attention, length)
         for attention, floor in itertools.product(SPECTRAL, FLOORS):
             yield cell(task, attention, length, f"{floor:g}", floor=floor)
 
 
 def path_of(cell: dict[str, Any]) -> Path:
-    parts = [cell["task"], cell["attention"], cell["label"].replace(" ", "_").replace("'", ""), str(cell["length"])]
+    label = re.sub("[',]", "", cell["label"]).replace(" ", "_")
+    parts = [cell["task"], cell["attention"], label, str(cell["length"])]
     return RESULTS / ("-".join(part for part in parts if part) + f"-{cell['seed']}.json")
 
 

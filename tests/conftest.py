@@ -7,6 +7,7 @@ import torch
 
 from flexformer import kernels
 from flexformer.kernels import registry
+from flexformer.kernels.complex_spectrum import ComplexKernel
 
 # Small matrices gain nothing from threads, and a fixed number keeps results the same everywhere.
 torch.set_num_threads(1)
@@ -28,8 +29,17 @@ def own_registry(monkeypatch):
     monkeypatch.setattr(registry, "_KERNELS", dict(registry._KERNELS))
 
 
-@pytest.fixture(params=KERNELS)
-def kernel_name(request):
+class ComplexPairs(ComplexKernel):
+    """flexformer-c as far from its default as can be, which has other code: all suites take it for one kernel more."""
+
+    def __init__(self, num_heads, head_dim, num_frequencies=None, floor=None):
+        super().__init__(num_heads, head_dim, num_frequencies, num_real=0, floor=floor)
+
+
+@pytest.fixture(params=(*KERNELS, "complex-pairs"))
+def kernel_name(request, own_registry):
+    if request.param not in KERNELS:
+        kernels.register(request.param)(ComplexPairs)
     return request.param
 
 

@@ -12,7 +12,7 @@ from flexformer.bench.attention import choose_rows, row_called
 from flexformer.bench.limit import Work, parts
 from flexformer.bench.operations import (
     OURS,
-    REAL,
+    PAIRS,
     UNFUSED,
     WHOLE,
     Case,
@@ -35,7 +35,7 @@ PEERS = [(peer.module, row) for peer in peers.PEERS for row in peer.rows]
 
 
 def test_every_attention_has_a_row_beside_unfused_softmax_and_whole_features():
-    assert set(ROWS) == {*ATTENTIONS, UNFUSED, WHOLE, REAL}
+    assert set(ROWS) == {*ATTENTIONS, UNFUSED, WHOLE, PAIRS}
 
 
 @pytest.mark.parametrize("name", ROWS)

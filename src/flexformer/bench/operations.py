@@ -19,7 +19,7 @@ from ..ops.linear import CHUNK_SIZE
 from ..ops.state import State
 
 SDPA, UNFUSED, OURS, WHOLE = "softmax", "softmax-unfused", "flexformer-n", "flexformer-n-whole"
-REAL = "flexformer-c-real"  # as it is where a model was converted
+PAIRS = "flexformer-c-pairs"
 
 Pass = Literal["forward", "forward+backward"]
 PASSES: tuple[Pass, ...] = ("forward", "forward+backward")
@@ -247,7 +247,7 @@ def own_rows() -> list[Row]:
         Row(SDPA, "softmax", softmax),
         Row(UNFUSED, "softmax", softmax_unfused),
         Row(WHOLE, "flexformer", whole_features),
-        Row(REAL, "flexformer", functools.partial(kernel_operation, "flexformer-c", num_real="all")),
+        Row(PAIRS, "flexformer", functools.partial(kernel_operation, "flexformer-c", num_real=0)),
     ]
     known = kernels.names()
     names = [name for name in attention.ATTENTIONS if name != SDPA]

@@ -52,7 +52,7 @@ class ComplexKernel(CentredKernel):
         head_dim: width d of one head.
         num_frequencies: half the number of features; `head_dim` by default.
         num_real: features that are real exponentials, an even number up to 2 `num_frequencies`, "half" (rounded down
-            to an even number) or "all" of them; the rest are pairs.
+            to an even number) or "all", the default; the rest are pairs.
         real_scale: A.
         wave_scale: B.
         scaling: the softmax scale s to start from; d^-1/2 by default.
@@ -66,7 +66,6 @@ class ComplexKernel(CentredKernel):
 
     frequency_names = ("alpha", "omega")
     conversion_options: ClassVar[dict[str, Any]] = {
-        "num_real": "all",
         "real_scale": 0.5,
         "wave_scale": 0.1,
         "centres": True,
@@ -77,7 +76,7 @@ class ComplexKernel(CentredKernel):
         num_heads: int,
         head_dim: int,
         num_frequencies: int | None = None,
-        num_real: int | str = 0,
+        num_real: int | str = "all",
         real_scale: float = REAL_SCALE,
         wave_scale: float = WAVE_SCALE,
         scaling: float | None = None,
