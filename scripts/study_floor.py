@@ -66,6 +66,7 @@ ATTENTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("flexformer-c", "all real", {"num_real": "all"}),
     ("flexformer-c", "all real, larger start", {"num_real": "all", "real_scale": 0.5}),
 )
+EMBEDDED = ("softmax", "linear", "hedgehog", *SPECTRAL, "flexformer-c")
 PAGE = ROOT / "docs" / "numerics.md"
 BEGIN, END = "<!-- floor study: begin -->", "<!-- floor study: end -->"
 
@@ -214,7 +215,7 @@ def cells() -> Iterator[dict[str, Any]]:
         yield cell("recipe", attention, 256)
     for attention, (label, options) in itertools.product(SPECTRAL, VARIANTS.items()):
         yield cell("recipe", attention, 256, label, **options)
-    for attention, small in itertools.product(("softmax", *SPECTRAL, "flexformer-c"), (False, True)):
+    for attention, small in itertools.product(EMBEDDED, (False, True)):
         label = "v_proj and o_proj smaller" if small else "Xavier"
         yield cell("embeddings", attention, 256, label, small_projections=small)
     for seed, (attention, label, options) in itertools.product(SEEDS, ATTENTIONS):
