@@ -146,7 +146,7 @@ def plan_table(planned: Sequence[Planned], title: str) -> ScreenTable:
     """The plan, with the total at the end."""
     table = ScreenTable(title=f"Plan of {title}", title_justify="left")
     for heading in ("cell", "status", "about", ""):
-        table.add_column(heading, justify="right" if heading == "about" else "left")
+        table.add_column(heading, justify="right" if heading == "about" else "left", overflow="fold")
     for before, each in zip((None, *planned), planned, strict=False):
         repeated = before is not None and each.note and each.note == before.note
         table.add_row(each.name, each.status, _duration(each.seconds), "as above" if repeated else each.note)
