@@ -30,6 +30,7 @@ EXPERIMENTS = (
     SentenceStudy,
     DecoderStudy,
     KernelStudy,
+    functools.partial(KernelStudy, base="models/stories15M", text="own-text/models-stories15m-1024.txt"),
     DistillationCurves,
 )
 
@@ -78,9 +79,8 @@ def test_vocabulary_tables_are_those_of_their_records(path):
     assert bench_vocabulary.markdown(record) == path.with_suffix(".md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("kind", EXPERIMENTS, ids=lambda kind: kind.name)
-def test_tables_in_results_are_those_of_their_cells(kind, tmp_path):
-    experiment = kind("cpu")
+@pytest.mark.parametrize("experiment", [kind("cpu") for kind in EXPERIMENTS], ids=lambda experiment: experiment.stem)
+def test_tables_in_results_are_those_of_their_cells(experiment, tmp_path):
     source = experiment.source or experiment.name
     cells = list((ROOT / "results" / source).glob("*.json"))
     if not cells:
