@@ -3,8 +3,8 @@
     python scripts/trials.py RUN_FOLDER ...
 
 Copies the records and validation curves of finished runs of `flexformer train` and `flexformer distill` to
-results/trials/, and writes a table of each task there, "distill" being one. Without folders only the tables are written
-anew.
+results/trials/, and writes a table of each task there, "lm" and "distill" being two. Without folders only the tables
+are written anew.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from flexformer.experiments.presets import pretrained
 from flexformer.files import write_json, write_text
 from flexformer.training import RunFolder
 from flexformer.training.callbacks import read_log
+from flexformer.training.language_options import TASK as LANGUAGE
 
 FOLDER = Path(__file__).resolve().parent.parent / "results" / "trials"
-CURVES = ("eval_accuracy", "eval_kl")
+CURVES = ("eval_accuracy", "eval_perplexity", "eval_kl")
 KEPT = ("task", "attention", "seed", "steps", "tokens", "seconds", "metrics", "commit", "versions", "machine")
 
 
@@ -47,7 +48,8 @@ def tables() -> dict[str, str]:
     for path in sorted(FOLDER.glob("*.json")):
         trial = json.loads(path.read_text(encoding="utf-8"))
         found.setdefault(trial["task"], []).append(trial)
-    return {task: (_distilled if task == DISTILL else _trained)(trials) for task, trials in found.items()}
+    kinds = {DISTILL: _distilled, LANGUAGE: _modelled}
+    return {task: kinds.get(task, _trained)(trials) for task, trials in found.items()}
 
 
 def _trained(trials: list[dict[str, Any]]) -> str:
@@ -59,6 +61,14 @@ def _trained(trials: list[dict[str, Any]]) -> str:
         curve = ", ".join(f"{100 * value:.1f} at {step}" for step, value in trial["curve"])
         test, minutes = 100 * trial["metrics"]["test_accuracy"], trial["seconds"] / 60
         lines.append(f"| {_difference(trial)} | {curve} | {test:.1f} | {minutes:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def _modelled(trials: list[dict[str, Any]]) -> str:
+    lines = ["| other than the preset | validation perplexity | test perplexity | minutes |", "|---|---:|---:|---:|"]
+    for trial in sorted(trials, key=lambda trial: trial["metrics"]["validation_perplexity"]):
+        found = [trial["metrics"][f"{split}_perplexity"] for split in ("validation", "test")]
+        lines.append(f"| {_difference(trial)} | {found[0]:.2f} | {found[1]:.2f} | {trial['seconds'] / 60:.1f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -79,6 +89,8 @@ def _preset(trial: dict[str, Any]) -> dict[str, Any]:
     attention, own = trial["attention"], trial["options"]
     if trial["task"] == DISTILL:
         return pretrained.load_distill("study", own["base"], own["text"], attention=attention).as_dict()
+    if trial["task"] == LANGUAGE:
+        return presets.load_language("cpu", attention=attention, data={"source": own["data.source"]}).as_dict()
     return presets.load(trial["task"], "cpu", attention=attention).as_dict()
 
 
