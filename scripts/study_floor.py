@@ -233,6 +233,13 @@ def path_of(cell: dict[str, Any]) -> Path:
     return RESULTS / ("-".join(part for part in parts if part) + f"-{cell['seed']}.json")
 
 
+def record_of(cell: dict[str, Any]) -> dict[str, Any] | None:
+    """What was found with the options that the cell has now."""
+    path = path_of(cell)
+    record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return record if record and record["options"] == cell else None
+
+
 def run(cell: dict[str, Any]) -> None:
     started = time.perf_counter()
     metrics = RUNNERS[cell["task"]](cell["attention"], cell["length"], cell["seed"], cell["options"])
@@ -251,7 +258,7 @@ def run(cell: dict[str, Any]) -> None:
 def tables() -> str:
     """Markdown tables of all cells; a cell not run is empty."""
     everything = list(cells())
-    found = {path_of(c): json.loads(path_of(c).read_text())["metrics"] for c in everything if path_of(c).exists()}
+    found = {path_of(c): record["metrics"] for c in everything if (record := record_of(c))}
 
     def metric(cell: dict[str, Any], name: str) -> str:
         value = found.get(path_of(cell), {}).get(name)
@@ -320,7 +327,7 @@ def main() -> None:
         for cell in cells()
         if arguments.task in (None, cell["task"]) and arguments.attention in (None, cell["attention"])
     ]
-    missing = [] if arguments.tables else [cell for cell in wanted if not path_of(cell).exists()]
+    missing = [] if arguments.tables else [cell for cell in wanted if record_of(cell) is None]
     for number, cell in enumerate(missing, 1):
         console.print(f"{number}/{len(missing)} {path_of(cell).stem}", highlight=False)
         run(cell)

@@ -126,7 +126,7 @@ def test_a_checkpoint_does_not_differ_from_itself_and_does_from_others(corpus, r
     first, other = load(run_folder), load(trained(corpus, tmp_path / "other", seed=4))
     for same in differences(first, load(run_folder)):
         assert same.cosine == pytest.approx(1.0)
-        assert (same.spectrum_distance, same.curve_distance, same.norm_weight_ratio) == pytest.approx((0.0, 0.0, 1.0))
+        assert (same.spectrum_distance, same.curve_distance, same.norm_weight_change) == pytest.approx((0.0, 0.0, 0.0))
     assert all(abs(each.cosine) < 0.5 and each.curve_distance > 0 for each in differences(first, other))
 
 

@@ -38,6 +38,11 @@ def test_other_seeds_follow_with_the_best_rate_once_all_were_tried():
     assert [(cell.labels["lr"], cell.seed) for cell in following] == [(0.2, 1), (0.2, 2)]
 
 
+def test_maps_are_told_apart_by_their_options_alone():
+    digests = {cell.digest for cell in study(rates=[0.1]).cells([each.label for each in MAPS], [0])}
+    assert len(digests) == len(MAPS)
+
+
 def test_every_map_builds_with_as_many_features_as_the_others():
     widths = set()
     for each in MAPS:

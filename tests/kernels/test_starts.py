@@ -65,10 +65,12 @@ def test_without_data_start_frequencies_stay(name: str) -> None:
         (torch.randn(1, 3, 5, 4), torch.randn(1, 2, 5, 4), r"q has shape \(1, 3, 5, 4\).*multiple of 2 heads"),
         (torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 3), r"k has shape \(1, 2, 5, 3\).*width 4"),
         (torch.randn(1, 2, 5, 4), torch.full((1, 2, 5, 4), torch.nan), "k is not finite"),
+        (1e25 * torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4), "q is too large"),
+        (torch.randn(1, 4, 5, 4), torch.randn(1, 4, 5, 4), "k has shape .* with 2 heads and width 4"),
     ],
 )
 def test_data_that_cannot_be_started_from_is_named(q, k, message) -> None:
-    kernel = kernels.build("flexformer-c", 2, 4, centres=True)
+    kernel = kernels.build("flexformer-c", 2, 4, centres=True, data_start=True)
     before = {key: value.clone() for key, value in kernel.state_dict().items()}
     with pytest.raises(ValueError, match=message):
         kernel.initialise_from_data(q, k)

@@ -174,12 +174,12 @@ def _transfer_table(apart: Sequence[Difference]) -> Table:
         "cosine of\nfrequencies",
         "distance of\nspectra",
         "distance of\ncurves",
-        "norm weight\nratio",
+        "norm weight\nchange",
     )
     for heading in headings:
         table.add_column(heading, justify="right")
     for each in apart:
-        values = (each.cosine, each.spectrum_distance, each.curve_distance, each.norm_weight_ratio)
+        values = (each.cosine, each.spectrum_distance, each.curve_distance, each.norm_weight_change)
         table.add_row(str(each.layer + 1), str(each.head + 1), *(_number(value) for value in values))
     return table
 

@@ -14,6 +14,7 @@ from flexformer.training.record import IRRELEVANT
 # A preset's name says where values came from, not what they are.
 LABELS = IRRELEVANT | {"preset"}
 PLACES = ("base", "text", "adapter")
+OWN_OPTIONS = ("kernel.options.", "model.attention_options.")
 LENGTH = 16
 
 
@@ -21,11 +22,13 @@ def essentials(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options by dotted name, without what does not change a result.
 
     What is off (None, False or empty) is left out: an option that is new, and off unless it is asked for, leaves old
-    results valid. Of places the last two parts are kept, because folders differ from machine to machine.
+    results valid. A kernel's own options are kept whatever they are, for their defaults may be on. Of places the last
+    two parts are kept, because folders differ from machine to machine.
     """
     kept: dict[str, Any] = {}
     for name, value in flat(options).items():
-        if name in LABELS or value is None or value is False or value in ("", [], {}):
+        is_off = value is None or value is False or value in ("", [], {})
+        if name in LABELS or (is_off and not name.startswith(OWN_OPTIONS)):
             continue
         is_place = name in PLACES or (name == "task" and value.startswith(TEXT_PREFIX))
         kept[name] = place(value) if is_place else value

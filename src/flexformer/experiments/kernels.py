@@ -68,6 +68,11 @@ MAPS = (
 )
 
 
+OWN_SETTINGS = tuple(
+    f"{each.label}: floor {each.options['floor']:g}, --loss.line {each.loss['line']:g}" for each in MAPS if each.loss
+)
+
+
 class KernelStudy(Experiment):
     """Every map distilled from one model on one text.
 
@@ -172,7 +177,8 @@ class KernelStudy(Experiment):
             f"{self.subject}. KL is the divergence of attention weights, negative ones dropped, from softmax's, in "
             "nats, mean over layers, on text that was held out; of sharp and flat heads the mean over the quarter "
             "where softmax's entropy is lowest and highest. The other figures are of the linear form, with negative "
-            f"weights. Each map shows its best learning rate; all were tried with {rates} on the first seed.",
+            f"weights. Each map shows the learning rate of least KL; all were tried with {rates} on the first seed. "
+            f"Settings of their own: {'; '.join(OWN_SETTINGS)}.",
         )
         title = f"Divergence from softmax after distillation, {self.preset} scale"
         return [Table(self.stem, title, "map", columns, tuple(rows), notes)]

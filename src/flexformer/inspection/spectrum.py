@@ -18,12 +18,9 @@ REACH = 8.0
 
 def frequencies(kernel: Kernel) -> dict[str, Tensor]:
     """(H, n, d) by name; empty for kernels that have no spectrum."""
-    if isinstance(kernel, SpectralKernel):
-        return {name: getattr(kernel, name).detach() for name in kernel.frequency_names}
-    if isinstance(kernel, ComplexKernel):
-        found = {"alpha": kernel.alpha.detach()}
-        return found if kernel.omega is None else found | {"omega": kernel.omega.detach()}
-    return {}
+    names = kernel.frequency_names if isinstance(kernel, CentredKernel) else ()
+    found = {name: getattr(kernel, name) for name in names}
+    return {name: values.detach() for name, values in found.items() if values is not None}
 
 
 def lengths(kernel: Kernel) -> dict[str, Tensor]:

@@ -25,7 +25,7 @@ class Difference:
     """between the lengths of the frequencies in order of size, relative to the first's mean: blind to their order"""
     curve_distance: float | None
     """root mean square, along the first's principal directions"""
-    norm_weight_ratio: float | None
+    norm_weight_change: float | None
 
 
 def differences(first: Checkpoint, second: Checkpoint) -> list[Difference]:
@@ -41,9 +41,9 @@ def differences(first: Checkpoint, second: Checkpoint) -> list[Difference]:
         cosine, distance = _cosine(kernel, other), _spectra(kernel, other)
         curves = _curves(kernel, other, first.scaling[layer])
         weights, others = spectrum.norm_weight(kernel), spectrum.norm_weight(other)
-        ratio = None if weights is None or others is None else others / weights
+        change = None if weights is None or others is None else others - weights
         for head in range(kernel.num_heads):
-            found.append(Difference(layer, head, *(_at(values, head) for values in (cosine, distance, curves, ratio))))
+            found.append(Difference(layer, head, *(_at(values, head) for values in (cosine, distance, curves, change))))
     return found
 
 

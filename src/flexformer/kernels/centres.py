@@ -53,10 +53,11 @@ class CentredKernel(Kernel):
         """
         if self.centre_k is None and not self.data_start:
             return
-        for argument, x in (("q", q), ("k", k)):
-            if x.ndim != 4 or x.shape[1] % self.num_heads or x.shape[3] != self.head_dim:
+        for argument, x, heads in (("q", q, "a multiple of "), ("k", k, "")):
+            wrong = x.ndim != 4 or x.shape[1] % self.num_heads or x.shape[3] != self.head_dim
+            if wrong or (argument == "k" and x.shape[1] != self.num_heads):
                 raise ValueError(
-                    f"{argument} has shape {tuple(x.shape)}; use (batch, heads, length, width) with a multiple of "
+                    f"{argument} has shape {tuple(x.shape)}; use (batch, heads, length, width) with {heads}"
                     f"{self.num_heads} heads and width {self.head_dim}"
                 )
         key_mean, key_covariance = spread(k, key_mask)
@@ -64,9 +65,11 @@ class CentredKernel(Kernel):
             found.unflatten(0, (self.num_heads, -1)).mean(1)
             for found in spread(q, key_mask if q.shape[2] == k.shape[2] else None)
         )
-        for argument, found in (("q", query_mean), ("k", key_mean)):
-            if not found.isfinite().all():
+        for argument, mean, covariance in (("q", query_mean, query_covariance), ("k", key_mean, key_covariance)):
+            if not mean.isfinite().all():
                 raise ValueError(f"{argument} is not finite everywhere, so its mean cannot be a centre")
+            if self.data_start and not covariance.isfinite().all():
+                raise ValueError(f"{argument} is too large: its squares are not finite, so it has no spread")
         if self.data_start:
             self.reset_parameters()
         if self.centre_q is not None and self.centre_k is not None:

@@ -13,7 +13,6 @@ from .base import (
     exponentials,
     per_head,
     require_bool,
-    require_count,
     require_finite,
     require_positive,
     require_positive_int,
@@ -35,10 +34,11 @@ class ComplexKernel(CentredKernel):
 
         k(q, k) = e^{beta \|k\|^2} sum_i e^{a_i.(q + k)} cos b_i.(q - k)
 
-    Positive definite for any a_i, b_i and beta. `num_real` of the features have b_i = 0: exponentials with learned
-    directions, whose weights are positive. The others come in pairs, e^{a.x} cos b.x and e^{a.x} sin b.x; a = 0
-    gives flexformer-s. Where there are pairs, features are brought to unit length, the length of a key's going into
-    its log-weight, so that "floor" has its meaning; without pairs no row can cancel and there is nothing to guard.
+    With the query's factor of the same form, which cancels, it is positive definite for any a_i, b_i and beta.
+    `num_real` of the features have b_i = 0: exponentials with learned directions, whose weights are positive. The
+    others come in pairs, e^{a.x} cos b.x and e^{a.x} sin b.x; a = 0 gives flexformer-s. Where there are pairs, features
+    are brought to unit length, the length of a key's going into its log-weight, so that "floor" has its meaning;
+    without pairs no row can cancel and there is nothing to guard.
 
     With a ~ N(0, A^2 s I) and b ~ N(0, B^2 s I), s the softmax scale, the start is the random-feature estimate of
     softmax attention at temperature 1 / (A^2 + B^2), given beta = s (B^2 - A^2) / 2. For real exponentials B counts as
@@ -54,7 +54,7 @@ class ComplexKernel(CentredKernel):
         num_real: features that are real exponentials, an even number up to 2 `num_frequencies`, "half" (rounded down
             to an even number) or "all", the default; the rest are pairs.
         real_scale: A.
-        wave_scale: B.
+        wave_scale: B, of pairs.
         scaling: the softmax scale s to start from; d^-1/2 by default.
         beta: start of beta; by default the one above.
         learn_beta: let beta train.
@@ -90,28 +90,28 @@ class ComplexKernel(CentredKernel):
         require_positive_int("head_dim", head_dim)
         n = head_dim if num_frequencies is None else num_frequencies
         require_positive_int("num_frequencies", n)
-        num_real = {"all": 2 * n, "half": n - n % 2}.get(num_real, num_real) if isinstance(num_real, str) else num_real
-        _require_real_count(num_real, 2 * n)
-        assert isinstance(num_real, int)
+        real = _real_count(num_real, n)
         flags = {"learn_beta": learn_beta, "centres": centres, "orthogonal": orthogonal, "data_start": data_start}
         for argument, flag in flags.items():
             require_bool(argument, flag)
         scaling = head_dim**-0.5 if scaling is None else scaling
         for argument, value in (("real_scale", real_scale), ("wave_scale", wave_scale), ("scaling", scaling)):
             require_positive(argument, value)
-        pairs = n - num_real // 2
-        if not pairs and floor not in (None, SMALLEST_DENOMINATOR):  # adapters name the one that there is
-            raise ValueError(f"floor {floor} has no use where all features are real; leave it out")
+        pairs = n - real // 2
+        if floor is not None:
+            require_positive("floor", floor)
+            if not pairs and floor != SMALLEST_DENOMINATOR:  # adapters name the one that there is
+                raise ValueError(f"floor {floor} has no use where all features are real; leave it out")
         policy, default = ("floor", FLOOR) if pairs else ("absolute", SMALLEST_DENOMINATOR)
         super().__init__(num_heads, head_dim, 2 * n, policy, default if floor is None else floor)
-        self.num_frequencies, self.num_real, self.num_pairs = n, num_real, pairs
+        self.num_frequencies, self.num_real, self.num_pairs = n, real, pairs
         self.real_scale, self.wave_scale, self.scaling = real_scale, wave_scale if pairs else 0.0, scaling
         self.orthogonal, self.data_start = orthogonal, data_start
         if beta is None:
             beta = scaling * (self.wave_scale**2 - real_scale**2) / 2
         require_finite("beta", beta)
         self.start = beta
-        self.alpha = nn.Parameter(torch.empty(num_heads, num_real + pairs, head_dim))
+        self.alpha = nn.Parameter(torch.empty(num_heads, real + pairs, head_dim))
         self.omega = nn.Parameter(torch.empty(num_heads, pairs, head_dim)) if pairs else None
         self.beta = nn.Parameter(torch.empty(num_heads), requires_grad=learn_beta)
         self._add_centres(centres)
@@ -167,15 +167,20 @@ class ComplexKernel(CentredKernel):
     def extra_repr(self) -> str:
         return (
             f"num_heads={self.num_heads}, head_dim={self.head_dim}, num_frequencies={self.num_frequencies}, "
-            f"num_real={self.num_real}, centres={self.centre_q is not None}, floor={self.floor:g}"
+            f"num_real={self.num_real}, centres={self.centre_q is not None}"
+            + (f", floor={self.floor:g}" if self.num_pairs else "")
         )
 
 
-def _require_real_count(num_real: int | str, features: int) -> None:
-    if isinstance(num_real, str):
-        raise ValueError(f"num_real {num_real!r} is not a count; use a whole number, 'half' or 'all'")
-    require_count("num_real", num_real)
-    if num_real > features:
-        raise ValueError(f"num_real {num_real} is more than there are features; use an even number up to {features}")
+def _real_count(num_real: int | str, frequencies: int) -> int:
+    """How many of 2 `frequencies` features are real exponentials."""
+    features = 2 * frequencies
+    if isinstance(num_real, bool) or not isinstance(num_real, int):
+        if num_real not in ("all", "half"):
+            raise ValueError(f"num_real {num_real!r} is not a count; use a whole number, 'half' or 'all'")
+        return features if num_real == "all" else frequencies - frequencies % 2
+    if not 0 <= num_real <= features:
+        raise ValueError(f"num_real {num_real} is not among the features; use an even number up to {features}")
     if num_real % 2:
         raise ValueError(f"num_real {num_real} is odd and does not leave pairs; use an even number up to {features}")
+    return num_real

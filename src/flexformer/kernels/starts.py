@@ -8,6 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from .weights import at_least_float32
+
 
 def gaussian_rows(count: int, dim: int, orthogonal: bool, like: Tensor) -> Tensor:
     """(count, dim) rows distributed as N(0, I), orthogonal within blocks of `dim` if asked.
@@ -40,7 +42,7 @@ def draw(frequencies: Tensor, std: float, orthogonal: bool) -> None:
 
 def spread(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Mean (H, D) and covariance (H, D, D) of (B, H, T, D), over what the mask (B, T) lets through."""
-    x = x.float()
+    x = at_least_float32(x)
     weight = x.new_ones(x.shape[0], x.shape[2]) if mask is None else mask.to(x)
     weight = weight[:, None, :, None] / weight.sum().clamp_min(1.0)
     x = x.masked_fill(weight == 0, 0.0)
