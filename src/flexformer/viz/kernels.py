@@ -8,6 +8,8 @@ from typing import Any
 
 from .style import ACCENT, MUTED, PALETTE, logarithmic, new_figure, style, to_png, to_svg
 
+LINES = ("-", "--", ":")
+
 
 def plot_kernel_study(maps: Mapping[str, Sequence[dict[str, Any]]], caption: str) -> dict[str, bytes]:
     """Divergence over steps, by layer and by how sharp a head's softmax is, as PNG and SVG by file ending.
@@ -21,22 +23,24 @@ def plot_kernel_study(maps: Mapping[str, Sequence[dict[str, Any]]], caption: str
         figure = new_figure(13.2, 4.6)
         left, middle, right = figure.subplots(1, 3)
         ranked = sorted(maps, key=lambda label: mean(run["kl"] for run in maps[label]))
-        colours = dict(zip(ranked, (ACCENT, *PALETTE, *PALETTE), strict=False))
-        for label in ranked:
+        colours = (ACCENT, *PALETTE)
+        for place, label in enumerate(ranked):
+            # Where colours run out they come again with dashes.
+            look = {"color": colours[place % len(colours)], "marker": "o", "linestyle": LINES[place // len(colours)]}
             steps = [step for step, _ in maps[label][0]["curve"]]
             curves = [dict(run["curve"]) for run in maps[label]]
             values = [mean(curve[step] for curve in curves if step in curve) for step in steps]
-            left.plot(steps, values, "o-", color=colours[label], label=label)
+            left.plot(steps, values, label=label, **look)
             layers = [mean(column) for column in zip(*(run["kl_by_layer"] for run in maps[label]), strict=True)]
-            middle.plot(range(len(layers)), layers, "o-", color=colours[label])
+            middle.plot(range(len(layers)), layers, **look)
             parts = [run["by_entropy"] for run in maps[label] if "by_entropy" in run]  # early results have none
             if parts:
                 points = [[mean(values) for values in zip(*same, strict=True)] for same in zip(*parts, strict=True)]
-                right.plot(*zip(*points, strict=True), "o-", color=colours[label])
+                right.plot(*zip(*points, strict=True), **look)
         left.set(title="While learning", xlabel="steps", ylabel="divergence from softmax, nats")
         middle.set(title="By layer, at the end", xlabel="layer")
         right.set(title="By head, sharp ones left", xlabel="entropy of softmax's weights, nats")
         logarithmic(left, middle, right)
-        figure.legend(loc="outside lower center", ncols=4, fontsize=8)
+        figure.legend(loc="outside lower center", ncols=4, fontsize=8, handlelength=3.5)
         figure.suptitle(caption, x=0.01, ha="left", fontsize=9, color=MUTED)
         return {"png": to_png(figure), "svg": to_svg(figure)}
