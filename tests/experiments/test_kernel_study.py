@@ -63,17 +63,26 @@ def test_an_unknown_map_is_named():
         study().check(["hedgepig"])
 
 
-def test_table_ranks_maps_and_shows_those_not_run():
+def test_table_ranks_maps_and_shows_those_not_run_with_the_scale_s_own_model():
     found = [result("flexformer-n", 0.01, seed, 0.3 + seed / 100) for seed in (0, 1)]
     found += [result("hedgehog", 0.01, 0, 0.2)]
     (table,) = study().tables(found)
-    assert [row.label for row in table.rows[:2]] == ["hedgehog", "flexformer-n"]
-    assert len(table.rows) == len(MAPS)
-    assert table.rows[-1].values == (None,) * len(table.columns)
+    assert [row.label for row in table.rows] == ["hedgehog", "flexformer-n"]
+    (full,) = KernelStudy("cpu").tables(found)
+    assert full.rows[:2] == table.rows
+    assert len(full.rows) == len(MAPS)
+    assert full.rows[-1].values == (None,) * len(full.columns)
     shown = dict(zip([column.title for column in table.columns], table.rows[1].values, strict=True))
     assert shown["KL"].mean == pytest.approx(0.305)
     assert shown["sharp heads"].mean == pytest.approx(0.61)
     assert shown["flat heads"].mean == pytest.approx(0.61 / 4)
+
+
+def test_a_note_names_settings_of_maps_that_are_shown():
+    (table,) = study().tables([result("flexformer-c, pairs", 0.01, 0, 0.2)])
+    assert "Settings of their own: flexformer-c, pairs: floor 0.001, --loss.line 0.001." in table.notes[0]
+    (table,) = study().tables([result("hedgehog", 0.01, 0, 0.2)])
+    assert "Settings" not in table.notes[0]
 
 
 def test_the_plot_is_a_picture():

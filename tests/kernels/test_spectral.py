@@ -188,6 +188,15 @@ def test_tau_can_be_frozen():
 
 
 @pytest.mark.parametrize("name", SPECTRAL)
+def test_a_large_tau_leaves_keys_without_a_weight_of_their_own(name):
+    kernel = kernels.build(name, 2, 8, tau=100.0)
+    assert torch.equal(kernel.tau, torch.full((2,), 100.0))
+    q, k = (30 * torch.randn(1, 2, 20, 8) for _ in range(2))
+    weights, _, _ = attention_weights(q, k, kernel)
+    torch.testing.assert_close(weights, kernel.query_features(q) @ kernel.key_features(k)[0].mT)
+
+
+@pytest.mark.parametrize("name", SPECTRAL)
 def test_rotary_positions_leave_the_log_weight_alone(name):
     """A rotation keeps norms, so the running maximum does not depend on positions."""
     kernel = kernels.build(name, 1, 8).double()
@@ -215,6 +224,8 @@ def test_raw_weights_keep_the_sign_of_the_denominator(name):
         ({"policy": "absolute"}, "policy 'absolute' is unknown to this kernel; use one of floor, raw"),
         ({"softmax_start": True, "frequency_scale": 0.5}, "frequency_scale 0.5 cannot go with softmax_start"),
         ({"floor": -0.1}, "floor -0.1 is not a positive number"),
+        ({"tau": math.inf}, "tau inf is not a finite number"),
+        ({"tau": 3.0, "match_tau": True}, "tau 3.0 cannot go with match_tau"),
     ],
 )
 def test_a_wrong_option_is_named(options, message):

@@ -6,7 +6,7 @@ first seed; the other seeds run at the rate that was best there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -56,6 +56,7 @@ MAPS = (
     Map("flexformer-n", "flexformer-n"),
     Map("flexformer-n, no centres", "flexformer-n", {"centres": False}),
     Map("flexformer-n, tau frozen", "flexformer-n", {"learn_tau": False}),
+    Map("flexformer-n, no norm weight", "flexformer-n", {"tau": 100.0, "match_tau": False, "learn_tau": False}),
     Map("flexformer-n, the paper's start", "flexformer-n", {"frequency_scale": 1.0}),
     Map("flexformer-c, pairs", "flexformer-c", {"num_real": 0, "floor": 1e-3}, {"line": 1e-3}),
     Map("flexformer-c, half real", "flexformer-c", {"num_real": "half", "floor": 1e-3}, {"line": 1e-3}),
@@ -65,11 +66,6 @@ MAPS = (
     Map("flexformer-c, all real, no centres", "flexformer-c", {"centres": False}),
     Map("flexformer-c, all real, start from data", "flexformer-c", {"data_start": True}),
     Map("flexformer-c, all real, orthogonal", "flexformer-c", {"orthogonal": True}),
-)
-
-
-OWN_SETTINGS = tuple(
-    f"{each.label}: floor {each.options['floor']:g}, --loss.line {each.loss['line']:g}" for each in MAPS if each.loss
 )
 
 
@@ -169,7 +165,8 @@ class KernelStudy(Experiment):
         best = best_cells(found)
         ranked = sorted(best, key=lambda label: mean(divergence(r) for r in best[label]))
         rows = [Row(label, _values(best[label])) for label in ranked]
-        rows += [Row(label, (None,) * len(columns)) for label in self.rows() if label not in best]
+        if self.subject.is_default(self.preset, self.root):
+            rows += [Row(label, (None,) * len(columns)) for label in self.rows() if label not in best]
         first = min((result.seed for result in found), default=0)
         tried = [{r.labels["lr"] for r in found if (r.labels["map"], r.seed) == (label, first)} for label in best]
         rates = ", ".join(f"{rate:g}" for rate in sorted(set.intersection(*tried))) if tried else "none"
@@ -177,8 +174,8 @@ class KernelStudy(Experiment):
             f"{self.subject}. KL is the divergence of attention weights, negative ones dropped, from softmax's, in "
             "nats, mean over layers, on text that was held out; of sharp and flat heads the mean over the quarter "
             "where softmax's entropy is lowest and highest. The other figures are of the linear form, with negative "
-            f"weights. Each map shows the learning rate of least KL; all were tried with {rates} on the first seed. "
-            f"Settings of their own: {'; '.join(OWN_SETTINGS)}.",
+            f"weights. Each map shows the learning rate of least KL; all were tried with {rates} on the first seed."
+            + _own_settings(best),
         )
         title = f"Divergence from softmax after distillation, {self.preset} scale"
         return [Table(self.stem, title, "map", columns, tuple(rows), notes)]
@@ -207,6 +204,16 @@ def best_cells(found: Sequence[Result]) -> dict[str, list[Result]]:
         rate = min((result for result in own if result.seed == first), key=divergence).labels["lr"]
         best[label] = [result for result in own if result.labels["lr"] == rate]
     return best
+
+
+def _own_settings(shown: Collection[str]) -> str:
+    """A sentence on maps that do not have what all others have."""
+    own = [
+        f"{each.label}: floor {each.options['floor']:g}, --loss.line {each.loss['line']:g}"
+        for each in MAPS
+        if each.loss and each.label in shown
+    ]
+    return f" Settings of their own: {'; '.join(own)}." if own else ""
 
 
 def _values(own: Sequence[Result]) -> tuple[Value | None, ...]:

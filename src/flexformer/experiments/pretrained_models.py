@@ -63,9 +63,10 @@ class Subject:
 
     def stem(self, table: str, preset: str, root: str | None) -> str:
         """Of a table's files; short where nothing else was named."""
-        return f"{table}-{preset}" if self._is_default(preset, root) else f"{table}-{self.slug}-{preset}"
+        return f"{table}-{preset}" if self.is_default(preset, root) else f"{table}-{self.slug}-{preset}"
 
-    def _is_default(self, preset: str, root: str | None) -> bool:
+    def is_default(self, preset: str, root: str | None) -> bool:
+        """Whether it is the scale's own."""
         try:
             own = (default_base(preset), place(default_text(preset, root)))
         except ValueError:

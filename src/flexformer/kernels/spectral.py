@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .base import bounded, per_head, require_bool, require_positive, require_positive_int
+from .base import bounded, per_head, require_bool, require_finite, require_positive, require_positive_int
 from .blocks import BlockFeatures
 from .centres import CentredKernel, centred
 from .registry import register
@@ -36,7 +36,8 @@ class SpectralKernel(CentredKernel):
         frequency_scale: c, 0.25 by default; frequencies start as N(0, c^2 s I), s the softmax scale.
         softmax_start: start at the random-feature estimate of softmax attention: c = 1 and, for pairs of
             frequencies, (nearly) equal ones. Needs many frequencies or small inputs, see docs/numerics.md.
-        match_tau: start at softmax of temperature 1/c^2, e^tau = 2/(s c^2), rather than e^tau = 2/s.
+        tau: start of tau; log(2/s) by default. At 100 and above keys have no weight of their own.
+        match_tau: start at softmax of temperature 1/c^2, e^tau = 2/(s c^2), instead.
         scaling: the softmax scale s to start from; d^-1/2 by default.
         phase_bias: add a learned phase to every frequency, as the paper's parameter counts imply.
         learn_tau: let tau train.
@@ -57,6 +58,7 @@ class SpectralKernel(CentredKernel):
         num_frequencies: int | None = None,
         frequency_scale: float | None = None,
         softmax_start: bool = False,
+        tau: float | None = None,
         match_tau: bool = False,
         scaling: float | None = None,
         phase_bias: bool = False,
@@ -88,13 +90,18 @@ class SpectralKernel(CentredKernel):
         scaling = head_dim**-0.5 if scaling is None else scaling
         require_positive("frequency_scale", frequency_scale)
         require_positive("scaling", scaling)
+        if tau is None:
+            tau = math.log(2.0 / scaling) - (2.0 * math.log(frequency_scale) if match_tau else 0.0)
+        elif match_tau:
+            raise ValueError(f"tau {tau} cannot go with match_tau, which sets it; leave one out")
+        require_finite("tau", tau)
         if policy not in DEFAULT_FLOORS:
             raise ValueError(f"policy {policy!r} is unknown to this kernel; use one of {', '.join(DEFAULT_FLOORS)}")
         super().__init__(num_heads, head_dim, 2 * n, policy, DEFAULT_FLOORS[policy] if floor is None else floor)
         self.num_frequencies = n
         self.frequency_scale = frequency_scale
         self.softmax_start = softmax_start
-        self.match_tau = match_tau
+        self.start = tau
         self.scaling = scaling
         self.orthogonal, self.data_start = orthogonal, data_start
         self.tau = nn.Parameter(torch.empty(num_heads), requires_grad=learn_tau)
@@ -114,8 +121,7 @@ class SpectralKernel(CentredKernel):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the start anew."""
-        temperature = self.frequency_scale**-2 if self.match_tau else 1.0
-        self.tau.fill_(math.log(2.0 * temperature / self.scaling))
+        self.tau.fill_(self.start)
         self._reset_centres()
 
     def waves(self) -> Tensor:
