@@ -81,13 +81,12 @@ def test_vocabulary_tables_are_those_of_their_records(path):
 
 @pytest.mark.parametrize("experiment", [kind("cpu") for kind in EXPERIMENTS], ids=lambda experiment: experiment.stem)
 def test_tables_in_results_are_those_of_their_cells(experiment, tmp_path):
-    source = experiment.source or experiment.name
-    cells = list((ROOT / "results" / source).glob("*.json"))
+    cells = list((ROOT / "results" / experiment.name).glob("*.json"))
     if not cells:
-        pytest.skip(f"results/{source} has no cells")
-    (tmp_path / source).mkdir()
+        pytest.skip(f"results/{experiment.name} has no cells")
+    (tmp_path / experiment.name).mkdir()
     for path in cells:
-        shutil.copy(path, tmp_path / source)
+        shutil.copy(path, tmp_path / experiment.name)
     shown = experiment.show(tmp_path)
     assert shown.outdated == []
     for path in shown.files:

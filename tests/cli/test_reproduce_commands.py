@@ -297,20 +297,26 @@ def test_language_models_read_what_they_wrote_and_are_scored_at_every_step(folde
     assert text.read_text() == ""
 
 
-def test_kernels_are_compared_and_their_curves_need_no_runs_of_their_own(folders, pretrained, capfd):
+def test_kernels_are_compared(folders, pretrained):
     base, _, text = pretrained
-    shared = ("--base", base, "--text", text, "--rates", "0.01", "--seeds", "0", "1")
-    assert folders.run("kernels", *shared, "--maps", "hedgehog", "flexformer-c, all real") == 0
+    given = ("--base", base, "--text", text, "--rates", "0.01", "--seeds", "0", "1")
+    assert folders.run("kernels", *given, "--maps", "hedgehog", "flexformer-c, all real") == 0
     cells = folders.cells("kernels")
     assert len(cells) == 2 * 2
     assert all(len(cell["details"]["kl_by_layer"]) == 2 for cell in cells.values())
     assert all(len(cell["details"]["heads"]) == 2 * 4 for cell in cells.values())
-    capfd.readouterr()
-    times = folders.times("kernels")
-    assert folders.run("distill-curves", *shared, "--maps", "hedgehog", "flexformer-c, all real") == 0
-    assert "cell" not in capfd.readouterr().out.partition("Distillation")[0]
-    assert folders.times("kernels") == times
+
+
+def test_curves_are_fine_and_drawn_once(folders, pretrained):
+    base, _, text = pretrained
+    given = ("--base", base, "--text", text, "--seeds", "0", "--maps", "hedgehog", "flexformer-c, all real")
+    assert folders.run("distill-curves", *given) == 0
+    cells = folders.cells("distill-curves")
+    assert [len(cell["curve"]) for cell in cells.values()] == [10, 10]
     assert {name.rpartition(".")[2] for name in folders.written("distill-curves")} == set(ENDINGS)
+    times = folders.times("distill-curves")
+    assert folders.run("distill-curves", *given) == 0
+    assert folders.times("distill-curves") == times
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ def test_table_shows_steps_beside_the_papers():
     found = [
         result("hedgehog", 0.01, 0, [(0, 1.0), (100, 0.2), (200, 0.1)]),
         result("hedgehog", 0.01, 1, [(0, 1.0), (100, 0.11), (200, 0.1)]),
-        result("hedgehog", 0.03, 0, [(0, 1.0), (100, 0.9), (200, 0.5)]),
     ]
     study = DistillationCurves("paper", None, "owner/model", "glue:qnli")
     (table,) = study.tables(found)
@@ -45,3 +44,15 @@ def test_table_shows_steps_beside_the_papers():
     pictures = study.plot([table], found)
     assert pictures["png"].startswith(b"\x89PNG")
     assert pictures == study.plot([table], found)
+
+
+def test_runs_have_the_rate_of_their_preset_and_forty_evaluations():
+    cells = DistillationCurves("cpu", None, "owner/model", "glue:qnli").cells(["hedgehog", "flexformer-n"], [0, 1])
+    assert [(cell.labels["map"], cell.labels["lr"], cell.seed) for cell in cells] == [
+        ("hedgehog", 0.1, 0),
+        ("flexformer-n", 0.03, 0),
+        ("hedgehog", 0.1, 1),
+        ("flexformer-n", 0.03, 1),
+    ]
+    training = cells[0].stage.options.training
+    assert training.steps == 40 * training.evaluate_every

@@ -41,29 +41,26 @@ def distill_curves(
     base: str | None = None,
     text: str | None = None,
     maps: list[str] | None = None,
-    rates: list[float] | None = None,
     seeds: list[int] = [0, 1, 2],  # noqa: B006
     root: str | None = None,
     **how: Any,
 ) -> int:
     """How fast kernels learn softmax: divergence over steps, and from which step on it is stable.
 
-    Shows cells of flexformer reproduce kernels, those of the maps as conversion builds them, and runs the ones that are
-    missing. Stable is a run from the first evaluation from which on its divergence stays as near to where it ends as
-    5 % of its whole way.
+    Distils with kernels as conversion builds them, at the learning rates that flexformer reproduce kernels found best,
+    and evaluates often. Stable is a run from the first evaluation from which on its divergence stays as near to where
+    it ends as 5 % of its whole way. Finished cells are not repeated, one that was cut off goes on.
 
     Args:
         preset: The settings all runs share: paper (a GPU), cpu or smoke.
         base: Folder or hub name of a pretrained encoder or decoder; default as for reproduce kernels.
         text: What is read; default as for reproduce kernels.
         maps: Some of hedgehog, flexformer-s, flexformer-n and "flexformer-c, all real"; default all.
-        rates: Learning rates to choose from; default as for reproduce kernels.
-        seeds: The first chooses the rate, the others repeat the best.
+        seeds: One run of each map for each.
         root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
 
     Example:
         flexformer reproduce distill-curves --maps hedgehog flexformer-n --seeds 0
     """
     request = Request(maps, seeds, **how)
-    study = DistillationCurves(preset, root, base, text, rates)
-    return reproduce(study, request)
+    return reproduce(DistillationCurves(preset, root, base, text), request)

@@ -36,7 +36,7 @@ class Request:
     Args:
         rows: To run; None for all.
         seeds: One run of each cell for each.
-        output: Working folder with a folder for each run; default runs/TABLE, for distill-curves runs/kernels.
+        output: Working folder with a folder for each run; default runs/TABLE.
         results: Where JSON files of cells, tables and pictures go.
         tables_only: Run nothing, write tables from the cells that are there.
         dry_run: Print the cells, which are done, and how long the others would take where it can be told.
@@ -54,7 +54,7 @@ class Request:
     json: bool = False
 
     def working_folder(self, experiment: Experiment) -> Path:
-        return Path("runs", experiment.source or experiment.name) if self.output is None else self.output
+        return Path("runs", experiment.name) if self.output is None else self.output
 
 
 def reproduce(experiment: Experiment, request: Request) -> int:

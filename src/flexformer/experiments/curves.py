@@ -1,4 +1,4 @@
-"""How fast kernels learn softmax: divergence over steps of the kernel study's runs, and when it is stable.
+"""How fast kernels learn softmax: divergence over steps, and when it is stable.
 
 A run is *stable from step s* if s is the first evaluation from which on the divergence stays as near to where it ends
 as 5 % of its whole way: |KL(t) - KL(end)| <= 0.05 |KL(0) - KL(end)| for all t >= s. KL(0) is that of the kernels as
@@ -10,25 +10,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from .kernels import KernelStudy, best_cells
+from .cells import Cell
+from .kernels import PRESETS, KernelStudy
 from .paper import printed, source
+from .presets.pretrained import load_distill
 from .results import Result
 from .tables import Column, Row, Table, Value
 
 TOLERANCE = 0.05
+EVALUATIONS = 40
+"""of a run: the step from which on it is stable is found this finely"""
 PLAIN_MAPS = ("hedgehog", "flexformer-s", "flexformer-n", "flexformer-c, all real")
 PAPERS = {"hedgehog": "hedgehog", "flexformer-n": "flexformer-n"}
 """label of a map -> the paper's"""
 
 
 class DistillationCurves(KernelStudy):
-    """The kernel study's runs of the maps as `convert` builds them; arguments as there."""
+    """The maps as `convert` builds them, at the rate of the distillation's preset and evaluated often.
+
+    Args:
+        preset: paper, cpu or smoke.
+        root: Folder GLUE lives in, for texts such as glue:cola.
+        base: A pretrained encoder or decoder; default the scale's own.
+        text: To distil on; default the scale's own.
+    """
 
     name: ClassVar[str] = "distill-curves"
-    source: ClassVar[str] = "kernels"
+
+    def __init__(self, preset: str, root: str | None = None, base: str | None = None, text: str | None = None) -> None:
+        super().__init__(preset, root, base, text)
 
     def rows(self) -> tuple[str, ...]:
         return PLAIN_MAPS
+
+    def cells(self, attentions: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+        return [self._curve(label, seed) for seed in seeds for label in attentions]
+
+    def following(self, found: Sequence[Result], attentions: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+        return []
+
+    def planned(self, found: Sequence[Result]) -> list[Cell]:
+        return self.cells(self.rows(), sorted({result.seed for result in found}))
+
+    def _curve(self, label: str, seed: int) -> Cell:
+        steps = load_distill(PRESETS[self.preset], self.subject.base, self.subject.text).training.steps
+        return self.cell(label, "", seed, training={"evaluate_every": max(1, steps // EVALUATIONS)})
 
     def tables(self, found: Sequence[Result]) -> list[Table]:
         paper = printed(self.name)
@@ -40,10 +66,9 @@ class DistillationCurves(KernelStudy):
             Column("stable from step", "paper", 0, "lower", False),
             Column("% of all steps", "paper", 0, None, False),
         )
-        best = best_cells(found)
         rows = []
         for label in self.rows():
-            own = [curve(result) for result in best.get(label, ())]
+            own = [curve(result) for result in _of(found, label)]
             steps = [float(stable_from(points)) for points in own]
             printed_step = paper["stable"].get(PAPERS.get(label, ""))
             values = (
@@ -56,24 +81,27 @@ class DistillationCurves(KernelStudy):
             )
             rows.append(Row(label, values))
         notes = (
-            f"{self.subject}, the learning rate that was best for each map. Stable from "
-            "the first evaluation from which on the divergence stays as near to its end as 5 % of its whole way.",
+            f"{self.subject}, the learning rate that was best for each map, {EVALUATIONS} evaluations a run. Stable "
+            "from the first of them from which on the divergence stays as near to its end as 5 % of its whole way.",
             source(self.name),
         )
         title = f"Distillation: steps until the divergence is stable, {self.preset} scale"
         return [Table(self.stem, title, "map", columns, tuple(rows), notes)]
 
     def plot(self, tables: Sequence[Table], found: Sequence[Result]) -> dict[str, bytes]:
-        best = best_cells(found)
-        if not best:
+        if not found:
             return {}
         from flexformer.viz.curves import plot_curves
 
         lines: dict[str, dict[str, Any]] = {}
-        for label in (label for label in self.rows() if label in best):
-            curves = [curve(result) for result in best[label]]
+        for label in dict.fromkeys(result.labels["map"] for result in found):
+            curves = [curve(result) for result in _of(found, label)]
             lines[label] = {"curves": curves, "stable": [stable_from(points) for points in curves]}
         return plot_curves(lines, f"{self.subject}, {self.preset} scale")
+
+
+def _of(found: Sequence[Result], label: str) -> list[Result]:
+    return [result for result in found if result.labels["map"] == label]
 
 
 def curve(result: Result) -> list[tuple[int, float]]:

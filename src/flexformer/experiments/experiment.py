@@ -43,8 +43,6 @@ class Experiment(abc.ABC):
     """
 
     name: ClassVar[str]
-    source: ClassVar[str] = ""
-    """the table whose cells it shows, where it has none of its own"""
     row_option: ClassVar[str] = "attention"
     """of the command: what rows are named by"""
 
@@ -93,7 +91,7 @@ class Experiment(abc.ABC):
 
     def results(self, folder: Path) -> tuple[list[Result], list[Result]]:
         """Results of this experiment with the options that cells have now, and outdated ones."""
-        found = read_all(folder, self.source or self.name, self.preset)
+        found = read_all(folder, self.name, self.preset)
         by_name = {result.cell: result for result in found}
         known = [(by_name[cell.name], cell.digest) for cell in self.planned(found) if cell.name in by_name]
         good = [result for result, wanted in known if result.digest == wanted]

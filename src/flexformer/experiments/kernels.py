@@ -125,8 +125,19 @@ class KernelStudy(Experiment):
         return [self._cell(*each) for each in sorted(known) if each[0] in self.rows()]
 
     def _cell(self, label: str, rate: float, seed: int) -> Cell:
+        return self.cell(label, f"-lr{rate:g}", seed, optimizer={"lr": rate})
+
+    def cell(self, label: str, variant: str, seed: int, **options: Any) -> Cell:
+        """One distillation.
+
+        Args:
+            label: Of its map.
+            variant: What tells its name from that of others of the same map.
+            seed: Its seed.
+            **options: Over those of the preset.
+        """
         each = next(one for one in MAPS if one.label == label)
-        options = load_distill(
+        chosen = load_distill(
             PRESETS[self.preset],
             self.subject.base,
             self.subject.text,
@@ -135,12 +146,12 @@ class KernelStudy(Experiment):
             kernel={"options": each.options},
             loss=each.loss,
             data={"root": self.root},
-            optimizer={"lr": rate},
+            **options,
         )
-        run = f"{each.slug}-lr{rate:g}-seed{seed}"
-        labels = {"map": label, "attention": each.attention, "lr": rate}
+        run = f"{each.slug}{variant}-seed{seed}"
+        labels = {"map": label, "attention": each.attention, "lr": chosen.optimizer.lr}
         return TrainedCell(
-            "kernels", f"{self.subject.slug}-{self.preset}-{run}", labels, self.preset, Stage(run, "distill", options)
+            self.name, f"{self.subject.slug}-{self.preset}-{run}", labels, self.preset, Stage(run, "distill", chosen)
         )
 
     def details(self, cell: Cell, output: Path) -> Mapping[str, Any]:
