@@ -33,7 +33,6 @@ def kernel():
         ({"floor": 0.0}, ValueError, "floor 0.0 is not a positive number"),
         ({"floor": float("nan")}, ValueError, "floor nan is not a positive number"),
         ({"q": GOOD[:, :, :3], "is_causal": True}, ValueError, "is_causal with 3 queries and 6 keys is ambiguous"),
-        ({"kernel": kernels.build("flexformer-c", 4, 8), "floor": 0.1}, ValueError, "floor 0.1 has no use for kernel"),
         ({"kernel": kernels.build("linear", 4, 16)}, ValueError, "kernel was built with head_dim 16"),
         ({"kernel": kernels.build("cosformer", 4, 8, max_length=5)}, ValueError, "length 6 exceeds max_length 5"),
     ],

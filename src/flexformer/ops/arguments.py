@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel
-from ..kernels.base import SMALLEST_DENOMINATOR, require_positive
+from ..kernels.base import require_positive
 from .state import State
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -50,8 +50,6 @@ def check_arguments(
         _check_mask(key_mask, batch, keys, q.device)
     if floor is not None:
         require_positive("floor", floor)
-        if kernel.floor == SMALLEST_DENOMINATOR != floor:
-            raise ValueError(f"floor {floor} has no use for kernel {kernel.name!r}: no row of it cancels; leave it out")
     if initial_state is not None:
         _check_state(initial_state, batch, kernel, q, k, v)
     longest = max(rows, keys)
