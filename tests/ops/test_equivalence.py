@@ -238,6 +238,21 @@ def test_gradcheck_passes_on_rows_that_the_policy_guards(policy, is_causal):
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
+def test_a_floor_given_to_the_call_counts_as_in_the_definition(kernel_name, is_causal):
+    kernel = varied(kernel_name)
+    q, k, v = (torch.randn(2, 2, 130, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    given = (q, k, v, *kernel.trained_parameters())
+    out = linear_attention(q, k, v, kernel, is_causal, floor=0.9, chunk_size=32)
+    expected = reference_attention(q, k, v, kernel, is_causal, floor=0.9)
+    torch.testing.assert_close(out, expected)
+    cotangent = torch.randn_like(out)
+    found = torch.autograd.grad(out, given, cotangent, materialize_grads=True)
+    wanted = torch.autograd.grad(expected, given, cotangent, materialize_grads=True)
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
 def test_gradients_can_be_differentiated_again(kernel_name, is_causal):
     kernel = varied(kernel_name, num_heads=1, head_dim=4)
     # Away from the corners of relu, and longer than one block.
