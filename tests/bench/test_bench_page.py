@@ -89,6 +89,8 @@ def test_blocks_give_ratios_notes_and_losses():
     assert "| theirs | bidirectional | 1.50x | skipped |" in BLOCKS["peers"](RECORDS)
     assert "| 2.00x | 1.60x |" in BLOCKS["limit"](RECORDS)
     assert "| softmax | 1024 (2.0x) |" in BLOCKS["losses"](RECORDS)
+    measured = BLOCKS["kernels"]({"kernels/attention-causal-1-thread": RECORD})
+    assert "| softmax | causal | 0.50x | 2.00x |" in measured
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -132,7 +134,9 @@ def test_records_say_what_ran_where_and_smoke_runs_are_left_out(tmp_path):
     assert {"flexformer", "python", "torch"} <= set(RECORD["versions"])
     write_text(tmp_path / "a.json", json.dumps(RECORD))
     write_text(tmp_path / "b.json", json.dumps(record_of({}, smoke=True)))
-    assert read_records(tmp_path) == {"a": RECORD}
+    (tmp_path / "kernels").mkdir()
+    write_text(tmp_path / "kernels" / "a.json", json.dumps(RECORD))
+    assert read_records(tmp_path) == {"a": RECORD, "kernels/a": RECORD}
 
 
 def test_the_commit_is_that_of_this_checkout():

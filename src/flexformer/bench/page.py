@@ -12,17 +12,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .model import BASES
-from .operations import OURS, SDPA, WHOLE
+from .operations import OURS, PAIRS, SDPA, WHOLE
 from .record import Record
 
 ATTENTION, THREADS, CAUSAL = "attention-1-thread", "attention-2-threads", "attention-causal-1-thread"
 BFLOAT16 = "attention-bfloat16-1-thread"
+KERNELS, CAUSAL_KERNELS = "kernels/attention-1-thread", "kernels/attention-causal-1-thread"
 SCALING, DECODE, MODEL = "scaling-1-thread", "decode-1-thread", "model-1-thread"
+SPECTRAL = (OURS, "flexformer-s", "flexformer-c", PAIRS)
 COMMANDS = {
     ATTENTION: "flexformer bench attention",
     THREADS: "flexformer bench attention --threads 2",
     CAUSAL: "flexformer bench attention --is-causal",
     BFLOAT16: "flexformer bench attention --dtype bfloat16",
+    KERNELS: f"flexformer bench attention --output results/bench/kernels --rows [{','.join(SPECTRAL)}]",
+    CAUSAL_KERNELS: f"flexformer bench attention --is-causal --output results/bench/kernels "
+    f"--rows [{','.join(SPECTRAL)}]",
     SCALING: "flexformer bench scaling --million",
     DECODE: "flexformer bench decode",
     MODEL: "flexformer bench model",
@@ -167,6 +172,18 @@ def whole(records: Records) -> str:
     return table(["", "N", "times as fast", "share of the memory"], lines) or missing(ATTENTION)
 
 
+def kernels(records: Records) -> str:
+    """The time of every spectral kernel in units of flexformer-n's, equal numbers of features."""
+    lines = []
+    lengths = all_lengths(records, (KERNELS, CAUSAL_KERNELS))
+    for name, form in ((KERNELS, "bidirectional"), (CAUSAL_KERNELS, "causal")):
+        if name in records:
+            figures = Figures(records[name])
+            for row in figures.rows:
+                lines.append([bold(row), form, *(times(figures.ratio(row, OURS, n)) for n in lengths)])
+    return table(["time, flexformer-n = 1", "", *(f"N = {n}" for n in lengths)], lines) or missing(KERNELS)
+
+
 def growth(records: Records) -> str:
     if SCALING not in records:
         return missing(SCALING)
@@ -296,6 +313,7 @@ BLOCKS: dict[str, Block] = {
     "peers": peers,
     "memory": memory,
     "whole": whole,
+    "kernels": kernels,
     "growth": growth,
     "limit": limits,
     "limit-parts": parts,

@@ -109,8 +109,10 @@ def name_of(bench: str, options: dict[str, Any]) -> str:
 
 
 def read_records(folder: Path) -> dict[str, Record]:
-    """All runs in a folder by the names of their files, smoke runs left out."""
-    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+    """All runs in a folder and those below it by the names of their files, smoke runs left out."""
+    paths = sorted(folder.rglob("*.json"))
+    names = (path.relative_to(folder).with_suffix("").as_posix() for path in paths)
+    found = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in zip(names, paths, strict=True)}
     return {name: record for name, record in found.items() if not record["options"].get("smoke")}
 
 
@@ -141,9 +143,3 @@ def cpu_model() -> str:
 
 def _as_json(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
