@@ -313,6 +313,9 @@ def test_curves_are_fine_and_drawn_once(folders, pretrained):
     assert folders.run("distill-curves", *given) == 0
     cells = folders.cells("distill-curves")
     assert [len(cell["curve"]) for cell in cells.values()] == [10, 10]
+    for cell in cells.values():
+        layers = [values for _, values in cell["details"]["curve_by_layer"]]
+        assert [sum(values) / len(values) for values in layers] == pytest.approx([kl for _, kl in cell["curve"]])
     assert {name.rpartition(".")[2] for name in folders.written("distill-curves")} == set(ENDINGS)
     times = folders.times("distill-curves")
     assert folders.run("distill-curves", *given) == 0

@@ -14,6 +14,7 @@ import flexformer
 from flexformer.distill import Distiller, LossOptions, Report, fidelity
 from flexformer.distill.fidelity import softmax_attention
 from flexformer.distill.loss import SUMS, compare
+from flexformer.distill.report import metrics
 
 LEARNED = ("hedgehog", "flexformer-s", "flexformer-n", "flexformer-c")
 KINDS = tuple(tiny.KINDS)
@@ -109,6 +110,19 @@ def test_learning_brings_weights_and_outputs_nearer_to_softmax(kind, attention):
     assert nearer["hidden_error"] < near["hidden_error"]
 
 
+def test_a_kernel_that_is_no_number_is_not_taken_for_a_good_one():
+    made, inputs = distiller(), batch()
+    with torch.no_grad():
+        made.kernels[0].omega1[0] = torch.nan
+    sums = made.eval()(**inputs)["sums"].numpy()
+    found = Report.of(sums, made.layers)
+    assert math.isnan(found.layers[0].kl)
+    assert math.isnan(found.mean().kl)
+    assert math.isnan(metrics(sums, made.layers)["loss"])
+    assert len(found.heads[0]) == made.kernels[0].num_heads
+    assert found.layers[1].kl > 0
+
+
 def test_every_module_keeps_its_mode():
     made = distiller().train()
     made.model.train()
@@ -123,7 +137,7 @@ def test_loss_is_the_same_in_training_and_in_evaluation():
     made, inputs = distiller(loss=LossOptions("paper", outputs=0.5)), batch()
     learned, measured = made.train()(**inputs)["loss"], made.eval()(**inputs)
     torch.testing.assert_close(learned.detach(), measured["loss"])
-    sums = measured["sums"].nansum((0, 2))
+    sums = measured["sums"].sum((0, 2))
     torch.testing.assert_close(
         (sums[:, SUMS.index("loss")] / sums[:, SUMS.index("rows")]).mean().float(), measured["loss"]
     )

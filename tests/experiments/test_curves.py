@@ -25,7 +25,10 @@ def test_stable_is_near_the_end_and_stays_there(points, step):
 def result(label, lr, seed, points):
     start, *curve = points
     metrics = {"before_kl": start[1], "after_kl": curve[-1][1]}
-    return kernel_cell(label, lr, seed, "paper", metrics=metrics, curve=[list(point) for point in curve])
+    details = {"kl_by_layer": [0.1, 0.2], "curve_by_layer": [[step, [kl, 2 * kl]] for step, kl in curve]}
+    return kernel_cell(
+        label, lr, seed, "paper", metrics=metrics, curve=[list(point) for point in curve], details=details
+    )
 
 
 def test_table_shows_steps_beside_the_papers():
@@ -36,11 +39,12 @@ def test_table_shows_steps_beside_the_papers():
     study = DistillationCurves("paper", None, "owner/model", "glue:qnli")
     (table,) = study.tables(found)
     first = table.rows[0]
-    assert (first.label, first.values[0].mean, first.values[0].runs) == ("hedgehog", 150.0, 2)
-    assert (first.values[4].mean, first.values[5].mean) == (12_000, 60.0)
+    assert (first.label, first.values[1].mean, first.values[1].runs) == ("hedgehog", 150.0, 2)
+    assert first.values[0].mean == 0.01
+    assert (first.values[5].mean, first.values[6].mean) == (12_000, 60.0)
     flexformer = next(row for row in table.rows if row.label == "flexformer-n")
-    assert flexformer.values[0] is None
-    assert (flexformer.values[4].mean, flexformer.values[5].mean) == (8_000, 40.0)
+    assert flexformer.values[0] is flexformer.values[1] is None
+    assert (flexformer.values[5].mean, flexformer.values[6].mean) == (8_000, 40.0)
     pictures = study.plot([table], found)
     assert pictures["png"].startswith(b"\x89PNG")
     assert pictures == study.plot([table], found)

@@ -74,13 +74,14 @@ def test_table_ranks_maps_and_shows_those_not_run_with_the_scale_s_own_model():
     assert full.rows[-1].values == (None,) * len(full.columns)
     shown = dict(zip([column.title for column in table.columns], table.rows[1].values, strict=True))
     assert shown["KL"].mean == pytest.approx(0.305)
+    assert shown["times hedgehog's"].mean == pytest.approx(0.305 / 0.2)
     assert shown["sharp heads"].mean == pytest.approx(0.61)
     assert shown["flat heads"].mean == pytest.approx(0.61 / 4)
 
 
 def test_a_note_names_settings_of_maps_that_are_shown():
     (table,) = study().tables([result("flexformer-c, pairs", 0.01, 0, 0.2)])
-    assert "Settings of their own: flexformer-c, pairs: floor 0.001, --loss.line 0.001." in table.notes[0]
+    assert "Settings of their own: flexformer-c, pairs: loss.line 0.001, floor 0.001." in table.notes[0]
     (table,) = study().tables([result("hedgehog", 0.01, 0, 0.2)])
     assert "Settings" not in table.notes[0]
 

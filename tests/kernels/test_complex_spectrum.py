@@ -114,18 +114,29 @@ def test_the_diagonal_of_the_complex_spectrum_is_convex_and_that_of_the_nonstati
         assert diagonal(disturbed("flexformer-n")).diff().diff().min() < -1e-6
 
 
-@pytest.mark.parametrize("options", [{"num_real": 0}, {"real_scale": 0.5}])
+PAIRS = {"num_real": 0, "real_scale": 0.5, "wave_scale": 0.6}
+
+
+@pytest.mark.parametrize("options", [PAIRS, {"num_real": 0, "real_scale": 0.0, "wave_scale": 0.7}, {"real_scale": 0.7}])
 @pytest.mark.parametrize("centres", [False, True])
 def test_the_start_estimates_softmax_at_its_temperature(options, centres):
-    kernel = kernels.build("flexformer-c", 1, 4, num_frequencies=40_000, centres=centres, **options).double()
+    kernel = kernels.build("flexformer-c", 1, 4, num_frequencies=80_000, centres=centres, **options).double()
     if centres:
         with torch.no_grad():
             kernel.centre_q.normal_(std=0.5)
             kernel.centre_k.normal_(std=0.5)
-    q, k = torch.randn(1, 1, 6, 4, dtype=torch.float64), torch.randn(1, 1, 9, 4, dtype=torch.float64)
-    weights, total, _ = attention_weights(q, k, kernel)
-    softmax = (kernel.sharpness * q @ k.mT).softmax(-1)
-    torch.testing.assert_close(weights / total[..., None], softmax, rtol=0.05, atol=0.002)
+    q, k = (0.7 * torch.randn(1, 1, n, 4, dtype=torch.float64) for n in (6, 9))
+
+    def error():
+        weights, total, _ = attention_weights(q, k, kernel)
+        expected = (kernel.sharpness * q @ k.mT).softmax(-1)
+        return ((weights / total[..., None]) / expected - 1).abs().max()
+
+    exact = error()
+    assert exact < 0.02
+    with torch.no_grad():
+        kernel.beta += 0.3  # what was matched is no more
+    assert error() > 3 * exact
 
 
 @pytest.mark.parametrize("name", ["flexformer-s", "flexformer-n"])

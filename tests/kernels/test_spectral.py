@@ -114,6 +114,28 @@ def test_a_matched_start_is_softmax_at_a_higher_temperature(name):
     torch.testing.assert_close(weights / den[..., None], expected, atol=0.01, rtol=0)
 
 
+@pytest.mark.parametrize("centres", [False, True])
+def test_independent_pairs_start_half_way_between_softmax_and_a_weight_that_queries_do_not_change(centres):
+    """Of E kappa the half with w1 != w2 is e^{-sigma^2 (|q|^2 + |k|^2) / 2}: no query's business but for the factor."""
+    scaling, c = 0.3, 0.5
+    options = {"frequency_scale": c, "match_tau": True, "scaling": scaling, "centres": centres}
+    kernel = kernels.build("flexformer-n", 1, 8, num_frequencies=40_000, **options).double()
+    q, k = inputs(5, heads=1)
+    linear = torch.zeros(5, dtype=torch.float64)
+    if centres:
+        with torch.no_grad():
+            kernel.centre_q.normal_(std=0.5)
+            kernel.centre_k.normal_(std=0.5)
+        linear = ((k - kernel.centre_k) * kernel.centre_q).sum(-1).flatten()
+    weights, den, _ = attention_weights(q, k, kernel)
+    sharpness = c**2 * scaling
+    # With centres both halves have their own factors, which cancel in each but not between the two.
+    x, y = q - (kernel.centre_q if centres else 0), k - (kernel.centre_k if centres else 0)
+    expected = (sharpness * x @ y.mT).exp() / 2 + 0.5
+    expected = expected * (sharpness * linear).exp()
+    torch.testing.assert_close(weights / den[..., None], expected / expected.sum(-1, keepdim=True), atol=0.01, rtol=0)
+
+
 @pytest.mark.parametrize("name", SPECTRAL)
 def test_the_softmax_start_converges_to_softmax_as_the_root_of_n(name):
     q, k = inputs(16, heads=1, scale=0.5)
@@ -224,6 +246,7 @@ def test_raw_weights_keep_the_sign_of_the_denominator(name):
         ({"policy": "absolute"}, "policy 'absolute' is unknown to this kernel; use one of floor, raw"),
         ({"softmax_start": True, "frequency_scale": 0.5}, "frequency_scale 0.5 cannot go with softmax_start"),
         ({"floor": -0.1}, "floor -0.1 is not a positive number"),
+        ({"softmax_start": True, "data_start": True}, "softmax_start and data_start are two starts"),
         ({"tau": math.inf}, "tau inf is not a finite number"),
         ({"tau": 3.0, "match_tau": True}, "tau 3.0 cannot go with match_tau"),
     ],

@@ -159,10 +159,10 @@ def _mean(calls: list[Comparison]) -> Comparison:
 
 
 def _stack(sums: list[Tensor]) -> Tensor:
-    """(B, H, K) of every layer to (B, layers, most heads, K)."""
+    """(B, H, K) of every layer to (B, layers, most heads, K); zero where a layer has fewer."""
     heads = max(each.shape[1] for each in sums)
     shape = (sums[0].shape[0], len(sums), heads, len(SUMS))
-    stacked = sums[0].new_full(shape, torch.nan)
+    stacked = sums[0].new_zeros(shape)
     for i, each in enumerate(sums):
         stacked[:, i, : each.shape[1]] = each
     return stacked

@@ -66,10 +66,10 @@ class Report:
         """Of a `Distiller`'s sums on many sequences, (N, layers, heads, len(SUMS))."""
         total = np.asarray(sums, np.float64).sum(0)
         heads = {
-            layer: [Findings.of(head) for head in rows if not np.isnan(head).any()]
+            layer: [Findings.of(head) for head in rows if head[SUMS.index("rows")] > 0]
             for layer, rows in zip(layers, total, strict=True)
         }
-        return cls({layer: Findings.of(np.nansum(rows, 0)) for layer, rows in zip(layers, total, strict=True)}, heads)
+        return cls({layer: Findings.of(rows.sum(0)) for layer, rows in zip(layers, total, strict=True)}, heads)
 
     def mean(self) -> Findings:
         """Over layers."""
@@ -90,7 +90,7 @@ class Report:
 def metrics(sums: np.ndarray, layers: list[int]) -> dict[str, float]:
     """What is logged after each evaluation: the loss, means over layers, and every layer's divergence."""
     report = Report.of(sums, layers)
-    totals = np.nansum(np.asarray(sums, np.float64), axis=(0, 2))
+    totals = np.asarray(sums, np.float64).sum((0, 2))
     losses = totals[:, SUMS.index("loss")] / np.maximum(totals[:, SUMS.index("rows")], 1.0)
     by_layer = {f"kl_of_layer_{layer}": found.kl for layer, found in report.layers.items()}
     return {"loss": float(np.mean(losses)), **report.mean().as_dict(), **by_layer}

@@ -7,10 +7,15 @@ they begin.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
 from typing import Any, ClassVar
 
-from .cells import Cell
+from flexformer.training import RunFolder
+from flexformer.training.callbacks import read_log
+
+from .cells import Cell, TrainedCell
 from .kernels import PRESETS, KernelStudy
 from .paper import printed, source
 from .presets.pretrained import load_distill
@@ -56,9 +61,19 @@ class DistillationCurves(KernelStudy):
         steps = load_distill(PRESETS[self.preset], self.subject.base, self.subject.text).training.steps
         return self.cell(label, "", seed, training={"evaluate_every": max(1, steps // EVALUATIONS)})
 
+    def details(self, cell: Cell, output: Path) -> Mapping[str, Any]:
+        """Also every layer's divergence at every evaluation."""
+        assert isinstance(cell, TrainedCell)
+        entries = read_log(RunFolder(cell.stage.folder(output)).log_file)
+        kept = super().details(cell, output)
+        names = [f"eval_kl_of_layer_{i}" for i in range(len(kept["kl_by_layer"]))]
+        curves = [[e["step"], [e[name] for name in names]] for e in entries if names[0] in e]
+        return {**kept, "curve_by_layer": curves}
+
     def tables(self, found: Sequence[Result]) -> list[Table]:
         paper = printed(self.name)
         columns = (
+            Column("lr", self.preset, 3, None),
             Column("stable from step", self.preset, 0, "lower"),
             Column("% of all steps", self.preset, 0, None),
             Column("KL at the start", self.preset, 3, None),
@@ -68,10 +83,12 @@ class DistillationCurves(KernelStudy):
         )
         rows = []
         for label in self.rows():
-            own = [curve(result) for result in _of(found, label)]
+            runs = _of(found, label)
+            own = [curve(result) for result in runs]
             steps = [float(stable_from(points)) for points in own]
             printed_step = paper["stable"].get(PAPERS.get(label, ""))
             values = (
+                Value(runs[0].labels["lr"]) if runs else None,
                 Value.of(steps),
                 Value.of([100 * step / points[-1][0] for step, points in zip(steps, own, strict=True)]),
                 Value.of([points[0][1] for points in own]),
@@ -81,8 +98,8 @@ class DistillationCurves(KernelStudy):
             )
             rows.append(Row(label, values))
         notes = (
-            f"{self.subject}, the learning rate that was best for each map, {EVALUATIONS} evaluations a run. Stable "
-            "from the first of them from which on the divergence stays as near to its end as 5 % of its whole way.",
+            f"{self.subject}, {EVALUATIONS} evaluations a run. Stable from the first of them from which on the "
+            "divergence stays as near to its end as 5 % of its whole way.",
             source(self.name),
         )
         title = f"Distillation: steps until the divergence is stable, {self.preset} scale"
@@ -95,13 +112,22 @@ class DistillationCurves(KernelStudy):
 
         lines: dict[str, dict[str, Any]] = {}
         for label in dict.fromkeys(result.labels["map"] for result in found):
-            curves = [curve(result) for result in _of(found, label)]
-            lines[label] = {"curves": curves, "stable": [stable_from(points) for points in curves]}
+            runs = _of(found, label)
+            curves = [curve(result) for result in runs]
+            stable = [stable_from(points) for points in curves]
+            lines[label] = {"curves": curves, "stable": stable, "layers": _by_layer(runs)}
         return plot_curves(lines, f"{self.subject}, {self.preset} scale")
 
 
 def _of(found: Sequence[Result], label: str) -> list[Result]:
     return [result for result in found if result.labels["map"] == label]
+
+
+def _by_layer(runs: Sequence[Result]) -> list[list[tuple[int, float]]]:
+    """A curve for each layer, means over seeds."""
+    kept = [result.details["curve_by_layer"] for result in runs]
+    layers = range(len(kept[0][0][1]))
+    return [[(same[0][0], mean(values[i] for _, values in same)) for same in zip(*kept, strict=True)] for i in layers]
 
 
 def curve(result: Result) -> list[tuple[int, float]]:

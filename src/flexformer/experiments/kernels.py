@@ -23,6 +23,7 @@ from .tables import Column, Row, Table, Value
 
 RATES = {"paper": (1e-3, 3e-3, 1e-2), "cpu": (1e-2, 3e-2, 1e-1), "smoke": (1e-2, 3e-2, 1e-1)}
 """scale -> learning rates; the paper's own is its first"""
+BASELINE = "hedgehog"
 PRESETS = {"paper": "paper", "cpu": "study", "smoke": "smoke"}
 """scale -> preset of `flexformer distill`"""
 
@@ -164,6 +165,7 @@ class KernelStudy(Experiment):
         columns = (
             Column("lr", "", 3, None),
             Column("KL", "", 4, "lower"),
+            Column("times hedgehog's", "", 2, None),
             Column("sharp heads", "", 3, "lower"),
             Column("flat heads", "", 3, "lower"),
             Column("output error", "", 3, "lower"),
@@ -175,7 +177,8 @@ class KernelStudy(Experiment):
         )
         best = best_cells(found)
         ranked = sorted(best, key=lambda label: mean(divergence(r) for r in best[label]))
-        rows = [Row(label, _values(best[label])) for label in ranked]
+        base = mean(divergence(r) for r in best[BASELINE]) if BASELINE in best else None
+        rows = [Row(label, _values(best[label], base)) for label in ranked]
         if self.subject.is_default(self.preset, self.root):
             rows += [Row(label, (None,) * len(columns)) for label in self.rows() if label not in best]
         first = min((result.seed for result in found), default=0)
@@ -185,8 +188,8 @@ class KernelStudy(Experiment):
             f"{self.subject}. KL is the divergence of attention weights, negative ones dropped, from softmax's, in "
             "nats, mean over layers, on text that was held out; of sharp and flat heads the mean over the quarter "
             "where softmax's entropy is lowest and highest. The other figures are of the linear form, with negative "
-            f"weights. Each map shows the learning rate of least KL; all were tried with {rates} on the first seed."
-            + _own_settings(best),
+            f"weights. Each map shows the learning rate of least KL; all were tried with {rates} on the first seed, "
+            "whose held-out text is the same." + _own_settings(best),
         )
         title = f"Divergence from softmax after distillation, {self.preset} scale"
         return [Table(self.stem, title, "map", columns, tuple(rows), notes)]
@@ -219,21 +222,23 @@ def best_cells(found: Sequence[Result]) -> dict[str, list[Result]]:
 
 def _own_settings(shown: Collection[str]) -> str:
     """A sentence on maps that do not have what all others have."""
-    own = [
-        f"{each.label}: floor {each.options['floor']:g}, --loss.line {each.loss['line']:g}"
-        for each in MAPS
-        if each.loss and each.label in shown
-    ]
+    own = []
+    for each in MAPS:
+        if each.loss and each.label in shown:
+            given = {f"loss.{name}": value for name, value in each.loss.items()}
+            given |= {name: value for name, value in each.options.items() if name == "floor"}
+            own.append(f"{each.label}: {', '.join(f'{name} {value:g}' for name, value in given.items())}")
     return f" Settings of their own: {'; '.join(own)}." if own else ""
 
 
-def _values(own: Sequence[Result]) -> tuple[Value | None, ...]:
+def _values(own: Sequence[Result], base: float | None) -> tuple[Value | None, ...]:
     def of(name: str, factor: float = 1.0) -> Value | None:
         return Value.of([factor * result.metrics[f"after_{name}"] for result in own])
 
     return (
         Value(own[0].labels["lr"]),
         of("kl"),
+        None if base is None else of("kl", 1 / base),
         *(Value.of([by_sharpness(r, 4)[which][1] for r in own if "heads" in r.details]) for which in (0, -1)),
         of("output_error"),
         of("negative_weights", 100.0),

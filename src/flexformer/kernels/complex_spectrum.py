@@ -53,14 +53,15 @@ class ComplexKernel(CentredKernel):
         num_frequencies: half the number of features; `head_dim` by default.
         num_real: features that are real exponentials, an even number up to 2 `num_frequencies`, "half" (rounded down
             to an even number) or "all", the default; the rest are pairs.
-        real_scale: A.
+        real_scale: A; may be zero where there are pairs alone, which then start as flexformer-s.
         wave_scale: B, of pairs.
         scaling: the softmax scale s to start from; d^-1/2 by default.
         beta: start of beta; by default the one above.
         learn_beta: let beta train.
         centres: learn a vector to subtract from all queries of a head and one from all its keys.
         orthogonal: draw rows of `alpha` and of `omega` that are orthogonal within blocks of d.
-        data_start: let `initialise_from_data` give them the shape of the spread of queries and keys.
+        data_start: let `initialise_from_data`, which distillation calls, give them the shape of the spread of queries
+            and keys.
         floor: smallest denominator relative to the row's sum of e^g, where there are pairs.
     """
 
@@ -95,9 +96,10 @@ class ComplexKernel(CentredKernel):
         for argument, flag in flags.items():
             require_bool(argument, flag)
         scaling = head_dim**-0.5 if scaling is None else scaling
-        for argument, value in (("real_scale", real_scale), ("wave_scale", wave_scale), ("scaling", scaling)):
-            require_positive(argument, value)
         pairs = n - real // 2
+        for argument, value in (("real_scale", real_scale), ("wave_scale", wave_scale), ("scaling", scaling)):
+            if not (argument == "real_scale" and value == 0 and not real):
+                require_positive(argument, value)
         if floor is not None:
             require_positive("floor", floor)
             if not pairs and floor != SMALLEST_DENOMINATOR:  # adapters name the one that there is

@@ -37,13 +37,15 @@ class SpectralKernel(CentredKernel):
         softmax_start: start at the random-feature estimate of softmax attention: c = 1 and, for pairs of
             frequencies, (nearly) equal ones. Needs many frequencies or small inputs, see docs/numerics.md.
         tau: start of tau; log(2/s) by default. At 100 and above keys have no weight of their own.
-        match_tau: start at softmax of temperature 1/c^2, e^tau = 2/(s c^2), instead.
+        match_tau: start tau at log(2/(s c^2)) instead. Stationary kernels, and equal pairs, then estimate softmax of
+            temperature 1/c^2, independent pairs weights of 1/2 + e^{c^2 s q.k} / 2.
         scaling: the softmax scale s to start from; d^-1/2 by default.
         phase_bias: add a learned phase to every frequency, as the paper's parameter counts imply.
         learn_tau: let tau train.
         centres: learn a vector to subtract from all queries of a head and one from all its keys.
         orthogonal: draw frequencies that are orthogonal within blocks of d.
-        data_start: let `initialise_from_data` give the frequencies the shape of the spread of queries and keys.
+        data_start: let `initialise_from_data`, which distillation calls, give the frequencies the shape of the spread
+            of queries and keys.
         policy: what happens to rows whose weights cancel, "floor" or "raw"; see `Kernel`.
         floor: the policy's number: 0.01 for "floor", 1e-4 for "raw" by default.
     """
@@ -85,6 +87,8 @@ class SpectralKernel(CentredKernel):
             require_bool(argument, flag)
         if softmax_start and frequency_scale is not None:
             raise ValueError(f"frequency_scale {frequency_scale} cannot go with softmax_start, whose scale is 1")
+        if softmax_start and data_start:
+            raise ValueError("softmax_start and data_start are two starts; leave one out")
         if frequency_scale is None:
             frequency_scale = 1.0 if softmax_start else FREQUENCY_SCALE
         scaling = head_dim**-0.5 if scaling is None else scaling

@@ -63,12 +63,13 @@ class LogFile(TrainerCallback):
             entry = {"step": state.global_step} | {k: v for k, v in logs.items() if not k.endswith(TIMES)}
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
-        loss = logs.get("loss", 0.0)
-        if not math.isfinite(loss):
-            raise DivergedError(
-                f"the loss is {loss} at step {state.global_step}; lower optimizer.lr {args.learning_rate:g} or set "
-                "optimizer.clip to 1"
-            )
+        for name, shown in (("loss", "loss"), ("eval_loss", "validation loss")):
+            loss = logs.get(name, 0.0)
+            if not math.isfinite(loss):
+                raise DivergedError(
+                    f"the {shown} is {loss} at step {state.global_step}; lower optimizer.lr {args.learning_rate:g} or "
+                    "set optimizer.clip to 1"
+                )
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

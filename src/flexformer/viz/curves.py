@@ -1,7 +1,8 @@
-"""Divergence from softmax while kernels learn, with a mark where each is stable."""
+"""Divergence from softmax while kernels learn, with a mark where each is stable, and layer by layer."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from statistics import mean
 from typing import Any
@@ -13,20 +14,30 @@ def plot_curves(lines: Mapping[str, Mapping[str, Any]], caption: str) -> dict[st
     """PNG and SVG, by file ending.
 
     Args:
-        lines: By label, `curves`: one list of (step, value) for each seed; and `stable`, a step for each.
+        lines: By label, `curves`: one list of (step, value) for each seed; `stable`, a step for each; and `layers`, one
+            list of (step, value) for each layer.
         caption: What was distilled on what.
     """
+    count = len(next(iter(lines.values()))["layers"])
+    columns = math.ceil(count / 2)
     with style():
-        figure = new_figure(6.4, 4.2)
-        axes = figure.subplots()
+        figure = new_figure(5.6 + 2.4 * columns, 5.0)
+        grid = figure.add_gridspec(2, 2 + columns)
+        whole = figure.add_subplot(grid[:, :2])
+        layers = [figure.add_subplot(grid[i // columns, 2 + i % columns]) for i in range(count)]
         for (label, line), colour in zip(lines.items(), (PALETTE[0], *PALETTE[1:], ACCENT), strict=False):
             shown = ACCENT if label == "flexformer-n" else colour
             curves = [dict(curve) for curve in line["curves"]]
             steps = sorted(set.intersection(*(set(curve) for curve in curves)))
-            axes.plot(steps, [mean(curve[s] for curve in curves) for s in steps], "o-", color=shown, label=label)
-            axes.axvline(mean(line["stable"]), color=shown, linestyle=":", linewidth=1.2)
-        axes.set(title="Distillation", xlabel="steps; dotted: stable from here", ylabel="divergence, nats")
-        logarithmic(axes)
-        axes.legend()
+            whole.plot(steps, [mean(curve[s] for curve in curves) for s in steps], color=shown, label=label)
+            whole.axvline(mean(line["stable"]), color=shown, linestyle=":", linewidth=1.2)
+            for axes, points in zip(layers, line["layers"], strict=True):
+                axes.plot(*zip(*points, strict=True), color=shown, linewidth=1.2)
+        whole.set(title="All layers", xlabel="steps; dotted: stable from here", ylabel="divergence from softmax, nats")
+        for i, axes in enumerate(layers):
+            axes.set_title(f"Layer {i}", fontsize=10)
+            axes.tick_params(labelsize=8)
+        logarithmic(whole, *layers)
+        whole.legend()
         figure.suptitle(caption, x=0.01, ha="left", fontsize=9, color=MUTED)
         return {"png": to_png(figure), "svg": to_svg(figure)}
