@@ -130,7 +130,7 @@ def run_needle(attention: str, length: int, seed: int, options: dict[str, Any]) 
 
 
 def run_bytes(attention: str, length: int, seed: int, options: dict[str, Any]) -> dict[str, float]:
-    """The byte model at another context, with as many bytes in a step as at 256."""
+    """The byte model at another context, with as many bytes in a step as at 256, or one sequence."""
     set_context(length)
     torch.manual_seed(seed)
     training, validation = byte_lm.standard_library()

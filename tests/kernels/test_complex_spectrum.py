@@ -114,6 +114,59 @@ def test_the_diagonal_of_the_complex_spectrum_is_convex_and_that_of_the_nonstati
         assert diagonal(disturbed("flexformer-n")).diff().diff().min() < -1e-6
 
 
+def test_performer_is_a_complex_spectrum_that_does_not_learn():
+    performer = kernels.build("performer", 2, 8).double()
+    kernel = kernels.build("flexformer-c", 2, 8, beta=-performer.scaling / 2).double()
+    with torch.no_grad():
+        kernel.alpha.copy_(performer.scaling**0.5 * performer.projection.expand_as(kernel.alpha))
+    q, k, v = (torch.randn(1, 2, 50, 8, dtype=torch.float64) for _ in range(3))
+    torch.testing.assert_close(linear_attention(q, k, v, kernel), linear_attention(q, k, v, performer))
+
+
+@pytest.mark.parametrize("name", ["flexformer-s", "flexformer-n"])
+def test_kernels_of_cosines_do_not_contain_the_complex_spectrum(name):
+    """Along a ray of queries one exponential outgrows the others and weights settle; cosines never do."""
+    k, ray = torch.randn(20, 8, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
+
+    def change(kernel, start, end):
+        weights = value(kernel, torch.stack((start * ray, end * ray)), k)
+        weights = weights / weights.abs().sum(1, keepdim=True)
+        return (weights[0] - weights[1]).abs().sum()
+
+    growing = disturbed("flexformer-c", scale=0.5)
+    assert change(growing, 0, 1e3) > 0.1
+    assert change(growing, 1e3, 1.01e3) < 1e-6
+    assert change(disturbed(name, scale=0.5), 1e3, 1.01e3) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "symmetric"),
+    [
+        ("flexformer-s", {}, False),
+        ("flexformer-n", {}, False),
+        ("flexformer-c", {"num_real": 0}, False),
+        ("flexformer-c", {}, True),
+    ],
+)
+def test_centres_leave_a_kernel_positive_definite_around_them(name, options, symmetric):
+    kernel = disturbed(name, scale=0.5, centres=True, **options)
+    x = torch.randn(30, 8, dtype=torch.float64)
+
+    def products(queries, keys):
+        phi_q = kernel.query_features(queries[None, None].expand(1, 2, -1, -1))[0, 0]
+        return phi_q @ kernel.key_features(keys[None, None].expand(1, 2, -1, -1))[0][0, 0].T
+
+    # In what is left when centres are taken off, queries and keys have the same features.
+    matrix = products(x + kernel.centre_q[0], x + kernel.centre_k[0])
+    torch.testing.assert_close(matrix, matrix.T)
+    scaled = matrix / (matrix.diagonal()[:, None] * matrix.diagonal()).sqrt()
+    assert torch.linalg.eigvalsh(scaled).min() > -1e-10
+    # Of the same vectors as queries and keys it is symmetric, up to factors of each, only where nothing oscillates.
+    matrix = products(x, x)
+    cycle, back = (matrix[0, 1] * matrix[1, 2] * matrix[2, 0], matrix[0, 2] * matrix[2, 1] * matrix[1, 0])
+    assert torch.isclose(cycle, back, rtol=1e-9) == symmetric
+
+
 PAIRS = {"num_real": 0, "real_scale": 0.5, "wave_scale": 0.6}
 
 

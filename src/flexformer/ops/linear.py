@@ -90,7 +90,8 @@ def linear_attention(
         return_state: also return the state of all keys seen, to go on from.
         cu_seqlens: (sequences + 1,) boundaries 0 = c_0 <= c_1 ... = T of sequences packed along T, batch 1.
             They do not see each other.
-        floor: overrides the number of the kernel's policy.
+        floor: overrides the number of the kernel's policy. Positive kernels need none; those with a log-weight have no
+            fixed unit for one.
         chunk_size: tokens whose pairs are formed at once in causal and packed form; changes speed, not results.
         query_start: position of the first query where the form is not causal, for kernels that use positions;
             causal queries are at the positions of their keys.
