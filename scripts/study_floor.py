@@ -3,12 +3,13 @@
 python scripts/study_floor.py            # run the cells that are missing, then write the tables
 python scripts/study_floor.py --tables   # write the tables from what is there
 
-Five tasks. `recipe`: the byte model of `examples/byte_lm.py` on Python's standard library, with the start and the
+Six tasks. `recipe`: the byte model of `examples/byte_lm.py` on Python's standard library, with the start and the
 policy for signed weights as the paper has them and as they are here. `bytes`: the same model over floors, at contexts
 of 256, 1024 and 4096 bytes. `needle`: among N filler tokens one carries a value, which the model must name at the end,
-so that attention has to single out one key of N. `embeddings`: the byte model with small embeddings. `attentions`: the
-byte model with every causal attention, three seeds. Every cell is a JSON in results/floor/, written when it is
-finished; the tables go to docs/numerics.md.
+so that attention has to single out one key of N. `match`: all N tokens carry a key and a value, and the model must name
+the value of the one token with the key it is asked for, so that which one matters depends on the query. `embeddings`:
+the byte model with small embeddings. `attentions`: the byte model with every causal attention, three seeds. Every cell
+is a JSON in results/floor/, written when it is finished; the tables go to docs/numerics.md.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ SPECTRAL = ("flexformer-n", "flexformer-s")
 FLOORS = (0.1, 0.03, 0.01, 0.003, 0.001)
 LENGTHS = (256, 1024, 4096)
 FILLERS, VALUES, WIDTH = 64, 16, 64
+KEYS, STAGES = 32, ((16, 400), (64, 600), (256, 300), (1024, 150), (4096, 100))  # steps at each length, in this order
+MATCH_FLOORS = (0.1, 0.01, 0.001)
 VARIANTS: dict[str, dict[str, Any]] = {
     "recipe": {},
     "no floor": {"policy": "raw"},
@@ -69,6 +72,9 @@ ATTENTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 EMBEDDED = ("softmax", "linear", "hedgehog", *SPECTRAL, "flexformer-c")
 PAGE = ROOT / "docs" / "numerics.md"
 BEGIN, END = "<!-- floor study: begin -->", "<!-- floor study: end -->"
+
+
+Draw = Callable[[int, int, torch.Generator], tuple[Tensor, Tensor]]
 
 
 class NeedleModel(nn.Module):
@@ -97,7 +103,37 @@ def needles(batch: int, length: int, generator: torch.Generator) -> tuple[Tensor
     return tokens, values
 
 
-def train_needle(model: NeedleModel, length: int, steps: int, seed: int) -> None:
+class MatchModel(nn.Module):
+    """As `NeedleModel`, for tokens (B, T, 2) that are a key and a value."""
+
+    def __init__(self, attention: str, **options: Any) -> None:
+        super().__init__()
+        self.key, self.value = nn.Embedding(KEYS, WIDTH), nn.Embedding(VALUES + 1, WIDTH)
+        self.blocks = nn.ModuleList(byte_lm.Block(WIDTH, 2, attention, **options) for _ in range(2))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, VALUES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.key(tokens[..., 0]) + self.value(tokens[..., 1])
+        for block in self.blocks:
+            x, _ = block(x)
+        return self.head(self.norm(x[:, -1]))
+
+
+def matches(batch: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    asked = torch.randint(KEYS, (batch,), generator=generator)
+    others = torch.randint(1, KEYS, (batch, length + 1), generator=generator)
+    keys = (asked[:, None] + others) % KEYS
+    values = torch.randint(VALUES, (batch, length + 1), generator=generator)
+    where = torch.randint(length, (batch,), generator=generator)
+    rows = torch.arange(batch)
+    keys[rows, where] = keys[:, -1] = asked
+    found = values[rows, where]
+    values[:, -1] = VALUES  # asks for the value
+    return torch.stack((keys, values), dim=-1), found
+
+
+def train_needle(model: nn.Module, length: int, steps: int, seed: int, draw: Draw = needles) -> None:
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(flexformer.parameter_groups(model), lr=2e-3)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -105,7 +141,7 @@ def train_needle(model: NeedleModel, length: int, steps: int, seed: int) -> None
     )
     model.train()
     for _ in range(steps):
-        tokens, values = needles(max(2, 4096 // length), length, generator)
+        tokens, values = draw(max(2, 4096 // length), length, generator)
         loss = F.cross_entropy(model(tokens), values)
         optimizer.zero_grad()
         loss.backward()
@@ -121,11 +157,26 @@ def run_needle(attention: str, length: int, seed: int, options: dict[str, Any]) 
     train_needle(model, LENGTHS[0], 600, seed)
     if length != LENGTHS[0]:
         train_needle(model, length, 100, seed + 1)
+    return score(model, length, needles)
+
+
+def run_match(attention: str, _: int, seed: int, options: dict[str, Any]) -> dict[str, float]:
+    """Learn at short lengths first, where a match is found by chance more often."""
+    torch.manual_seed(seed)
+    model = MatchModel(attention, **options)
+    metrics = {}
+    for stage, (length, steps) in enumerate(STAGES):
+        train_needle(model, length, steps, seed + stage, matches)
+        metrics |= {f"{name}_{length}": value for name, value in score(model, length, matches).items()}
+    return metrics
+
+
+@torch.no_grad()
+def score(model: nn.Module, length: int, draw: Draw) -> dict[str, float]:
     model.eval()
     held_out = torch.Generator().manual_seed(999)
-    with torch.no_grad():
-        tests = [needles(8, length, held_out) for _ in range(16)]
-        right = sum(int((model(tokens).argmax(-1) == values).sum()) for tokens, values in tests)
+    tests = [draw(8, length, held_out) for _ in range(16)]
+    right = sum(int((model(tokens).argmax(-1) == values).sum()) for tokens, values in tests)
     return {"accuracy": right / (8 * len(tests)), "floored_rows": floored(model, tests[0][0][:2])}
 
 
@@ -195,6 +246,7 @@ RUNNERS = {
     "embeddings": run_embeddings,
     "attentions": run_recipe,
     "needle": run_needle,
+    "match": run_match,
     "bytes": run_bytes,
 }
 
@@ -225,6 +277,10 @@ def cells() -> Iterator[dict[str, Any]]:
             yield cell(task, attention, length)
         for attention, floor in itertools.product(SPECTRAL, FLOORS):
             yield cell(task, attention, length, f"{floor:g}", floor=floor)
+    for attention in ("softmax", "flexformer-c", "hedgehog", "linear"):
+        yield cell("match", attention, STAGES[-1][0])
+    for attention, floor in (*(("flexformer-n", floor) for floor in MATCH_FLOORS), ("flexformer-s", 0.01)):
+        yield cell("match", attention, STAGES[-1][0], f"{floor:g}", floor=floor)
 
 
 def path_of(cell: dict[str, Any]) -> Path:
@@ -285,6 +341,17 @@ def tables() -> str:
                 metric(c, name) + (f" ({metric(c, 'floored_rows')})" if label and metric(c, name) else "") for c in row
             ]
             text.append(f"| {attention} | {label} | {' | '.join(shown)} |")
+    lengths = [length for length, _ in STAGES]
+    text += ["", "Value of the matching key found; in brackets as above:", ""]
+    text += [
+        "| attention | floor | " + " | ".join(f"N = {n}" for n in lengths) + " |",
+        "|---|---|" + "---|" * len(lengths),
+    ]
+    for c in everything:
+        if c["task"] == "match":
+            pairs = [(metric(c, f"accuracy_{n}"), metric(c, f"floored_rows_{n}")) for n in lengths]
+            shown = [value + (f" ({share})" if c["label"] and value else "") for value, share in pairs]
+            text.append(f"| {c['attention']} | {c['label']} | {' | '.join(shown)} |")
     text += ["", "Validation loss with embeddings of standard deviation 0.02:", ""]
     text += ["| attention | projections | validation loss, nats per byte |", "|---|---|---|"]
     for c in everything:
