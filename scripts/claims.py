@@ -17,8 +17,9 @@ from pathlib import Path
 from statistics import mean, variance
 from typing import Any
 
+from flexformer.bench.figures import Figures, divide
 from flexformer.bench.model import BASES
-from flexformer.bench.page import MODEL, SCALING, Figures, divide
+from flexformer.bench.page import MODEL, SCALING
 from flexformer.experiments.arena_table import ORDER, RETRIEVAL, SUBSTITUTE, ArenaTable
 from flexformer.experiments.curves import DistillationCurves, curve, stable_from
 from flexformer.experiments.glue_cells import TASKS

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from flexformer.bench.page import Figures, divide, table
+from flexformer.bench.figures import Figures, divide, table
 from flexformer.files import write_bytes, write_text
 from flexformer.viz.overview import plot_overview
 

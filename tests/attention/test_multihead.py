@@ -197,6 +197,9 @@ def test_softmax_makes_no_nan_of_any_magnitude(dtype, magnitude):
     key_mask = torch.rand(2, 30) > 0.5
     key_mask[0] = False
     for is_causal in (False, True):
+        plain = mechanism(*leaves, x=torch.empty(0), is_causal=is_causal)
+        for gradient in torch.autograd.grad(plain, leaves, torch.full_like(plain, 1e-3)):
+            assert torch.isfinite(gradient).all()
         out = mechanism(*leaves, x=torch.empty(0), key_mask=key_mask, is_causal=is_causal)
         assert torch.isfinite(out).all()
         assert not out[0].any()

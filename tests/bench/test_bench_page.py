@@ -17,7 +17,8 @@ from flexformer.bench import (
     page_with_figures,
     read_records,
 )
-from flexformer.bench.page import BLOCKS, COMMANDS, Figures, crossover
+from flexformer.bench.figures import Figures
+from flexformer.bench.page import BLOCKS, COMMANDS, crossover
 from flexformer.bench.record import command_of, describe_machine
 from flexformer.files import write_bytes, write_text
 from flexformer.provenance import commit

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .mechanism import Mechanism
 
@@ -44,7 +46,8 @@ class SoftmaxAttention(Mechanism):
         dropout = self.dropout if self.training else 0.0
         rows, keys = q.shape[2], k.shape[2]
         if key_mask is None and (not is_causal or rows == keys) and keys:
-            return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=is_causal)
+            with _backend(q):
+                return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=is_causal)
         visible = torch.ones(1, 1, rows, keys, dtype=torch.bool, device=q.device)
         if is_causal:
             visible = visible.tril(keys - rows)
@@ -57,7 +60,8 @@ class SoftmaxAttention(Mechanism):
         if not keys:
             return q.new_zeros(*q.shape[:3], v.shape[3])
         # A softmax over nothing is NaN: let such rows see everything, then discard them.
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible | empty, dropout_p=dropout)
+        with _backend(q):
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible | empty, dropout_p=dropout)
         return out.masked_fill(empty, 0.0)
 
     def forward_with_state(
@@ -84,6 +88,15 @@ class SoftmaxAttention(Mechanism):
             k, v = torch.cat((state.k, k), dim=2), torch.cat((state.v, v), dim=2)
         out = self.forward(q, k, v, x=x, key_mask=key_mask, is_causal=is_causal)
         return out, SoftmaxState(k, v, key_mask)
+
+
+def _backend(q: Tensor) -> AbstractContextManager[None]:
+    """In float16 on CPUs, torch's form that keeps its weights.
+
+    The fused one computes them again in the backward pass. Rounded another way, logits of a million and more differ
+    enough for weights far above one, whose gradients float16 cannot hold.
+    """
+    return sdpa_kernel(SDPBackend.MATH) if q.dtype == torch.float16 and q.device.type == "cpu" else nullcontext()
 
 
 def _mask(k: Tensor, key_mask: Tensor | None) -> Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .page import COMMANDS, OTHER_BLOCKS, Records, missing, table
+from .figures import table
+from .page import COMMANDS, OTHER_BLOCKS, Records, missing
 
 RANKS = "ranks-1-thread"
 NAMES = {"whole": "ours", "causal": "ours, causal", "ring": "ring softmax, forward"}
