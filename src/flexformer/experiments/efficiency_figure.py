@@ -113,9 +113,8 @@ class EfficiencyFigure(Experiment):
             (m["row"], m["length"]): m for r in found if r.labels["part"] == "a" for m in r.details["measurements"]
         }
         rows = [row for row in LENGTH_ROWS if any(row == known for known, _ in measured)] or list(LENGTH_ROWS)
-        columns = [Column(row, "ms", 1, "lower") for row in rows] + [
-            Column(row, "peak MiB", 1, "lower") for row in rows
-        ]
+        # Rows are lengths: there is no best one.
+        columns = [Column(row, "ms", 1, None) for row in rows] + [Column(row, "peak MiB", 1, None) for row in rows]
         lines = []
         for length in sorted({length for _, length in measured}):
             here = [measured.get((row, length)) for row in rows]

@@ -35,7 +35,10 @@ def plot_efficiency(
         left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1, 1.35))
         _growth(left, lengths, "seconds", "median", 1e3, "(a) Forward pass", "ms")
         _growth(middle, lengths, "memory", "peak_bytes", 2.0**-20, "(a) Peak memory", "MiB")
-        _trade(right, attentions, accuracy, task)
+        if attentions:
+            _trade(right, attentions, accuracy, task)
+        else:
+            right.set_axis_off()
         figure.suptitle(caption, x=0.01, ha="left", fontsize=9, color=MUTED)
         return {"png": to_png(figure), "svg": to_svg(figure)}
 
