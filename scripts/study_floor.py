@@ -80,9 +80,9 @@ Draw = Callable[[int, int, torch.Generator], tuple[Tensor, Tensor]]
 class NeedleModel(nn.Module):
     """Two pre-norm layers without positions, which name the needle's value at the last token."""
 
-    def __init__(self, attention: str, **options: Any) -> None:
+    def __init__(self, embedding: nn.Module, attention: str, **options: Any) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(FILLERS + VALUES + 1, WIDTH)
+        self.embedding = embedding
         self.blocks = nn.ModuleList(byte_lm.Block(WIDTH, 2, attention, **options) for _ in range(2))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VALUES)
@@ -103,21 +103,15 @@ def needles(batch: int, length: int, generator: torch.Generator) -> tuple[Tensor
     return tokens, values
 
 
-class MatchModel(nn.Module):
-    """As `NeedleModel`, for tokens (B, T, 2) that are a key and a value."""
+class PairEmbedding(nn.Module):
+    """Of tokens (B, T, 2) that are a key and a value."""
 
-    def __init__(self, attention: str, **options: Any) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.key, self.value = nn.Embedding(KEYS, WIDTH), nn.Embedding(VALUES + 1, WIDTH)
-        self.blocks = nn.ModuleList(byte_lm.Block(WIDTH, 2, attention, **options) for _ in range(2))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.head = nn.Linear(WIDTH, VALUES)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.key(tokens[..., 0]) + self.value(tokens[..., 1])
-        for block in self.blocks:
-            x, _ = block(x)
-        return self.head(self.norm(x[:, -1]))
+        return self.key(tokens[..., 0]) + self.value(tokens[..., 1])
 
 
 def matches(batch: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -133,7 +127,7 @@ def matches(batch: int, length: int, generator: torch.Generator) -> tuple[Tensor
     return torch.stack((keys, values), dim=-1), found
 
 
-def train_needle(model: nn.Module, length: int, steps: int, seed: int, draw: Draw = needles) -> None:
+def train_needle(model: NeedleModel, length: int, steps: int, seed: int, draw: Draw = needles) -> None:
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(flexformer.parameter_groups(model), lr=2e-3)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -153,7 +147,7 @@ def train_needle(model: nn.Module, length: int, steps: int, seed: int, draw: Dra
 def run_needle(attention: str, length: int, seed: int, options: dict[str, Any]) -> dict[str, float]:
     """Learn at the shortest length, then go on for a while at `length`."""
     torch.manual_seed(seed)
-    model = NeedleModel(attention, **options)
+    model = NeedleModel(nn.Embedding(FILLERS + VALUES + 1, WIDTH), attention, **options)
     train_needle(model, LENGTHS[0], 600, seed)
     if length != LENGTHS[0]:
         train_needle(model, length, 100, seed + 1)
@@ -163,7 +157,7 @@ def run_needle(attention: str, length: int, seed: int, options: dict[str, Any]) 
 def run_match(attention: str, _: int, seed: int, options: dict[str, Any]) -> dict[str, float]:
     """Learn at short lengths first, where a match is found by chance more often."""
     torch.manual_seed(seed)
-    model = MatchModel(attention, **options)
+    model = NeedleModel(PairEmbedding(), attention, **options)
     metrics = {}
     for stage, (length, steps) in enumerate(STAGES):
         train_needle(model, length, steps, seed + stage, matches)
@@ -172,7 +166,7 @@ def run_match(attention: str, _: int, seed: int, options: dict[str, Any]) -> dic
 
 
 @torch.no_grad()
-def score(model: nn.Module, length: int, draw: Draw) -> dict[str, float]:
+def score(model: NeedleModel, length: int, draw: Draw) -> dict[str, float]:
     model.eval()
     held_out = torch.Generator().manual_seed(999)
     tests = [draw(8, length, held_out) for _ in range(16)]

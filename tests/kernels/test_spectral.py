@@ -87,6 +87,14 @@ def test_kappa_is_positive_definite_and_at_most_one(name):
     assert torch.linalg.eigvalsh(gram).min() > -1e-10
 
 
+def test_so_few_features_cannot_tell_all_pairs_apart():
+    """Of vectors of length one in F dimensions the mean square of inner products is at least 1/F."""
+    for scale in (0.25, 1.0, 30.0):
+        kernel = kernels.build("flexformer-s", 1, 8, frequency_scale=scale).double()
+        x, _ = inputs(200, heads=1)
+        assert kappa(kernel, x, x).square().mean() >= 1 / kernel.num_features - 1e-12
+
+
 @pytest.mark.parametrize("name", SPECTRAL)
 def test_the_start_is_as_documented(name):
     kernel = kernels.build(name, 8, 64)

@@ -6,16 +6,18 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 import toy_run
 import yaml
 from rich.console import Console
+from transformers import TrainerState
 
 from flexformer import kernels
 from flexformer.training import RunFolderError, RunOptions, evaluate, run
-from flexformer.training.callbacks import DivergedError, read_log
+from flexformer.training.callbacks import DivergedError, LogFile, read_log
 from flexformer.training.record import RunFolder, differences
 from flexformer.training.run import build_model, build_task
 from flexformer.training.trainer import TaskTrainer, without_idle_masks
@@ -184,6 +186,13 @@ def test_diverging_run_stops_with_a_remedy_and_a_record(tmp_path):
     ):
         run(replace(options, optimizer=replace(options.optimizer, lr=1e30)), tmp_path, QUIET)
     assert json.loads((tmp_path / "run.json").read_text())["status"] == "diverged"
+
+
+def test_a_validation_loss_that_is_no_number_ends_a_run_too(tmp_path):
+    log, state = LogFile(tmp_path / "log.jsonl"), TrainerState(global_step=7)
+    with pytest.raises(DivergedError, match=r"the validation loss is nan at step 7; lower optimizer.lr 0.5 "):
+        log.on_log(SimpleNamespace(learning_rate=0.5), state, None, {"eval_loss": math.nan})
+    assert len(read_log(log.path)) == 1  # what was seen is kept
 
 
 def test_pairs_train_and_count_the_tokens_of_both_texts(tmp_path):
