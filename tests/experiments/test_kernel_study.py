@@ -6,7 +6,8 @@ import pytest
 from made_cells import kernel_cell
 
 from flexformer import kernels
-from flexformer.experiments.kernels import MAPS, KernelStudy, best_cells
+from flexformer.experiments.kernels import KernelStudy, best_cells
+from flexformer.experiments.maps import MAPS
 
 
 def result(label, lr, seed, kl):

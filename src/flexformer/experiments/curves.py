@@ -16,7 +16,7 @@ from flexformer.training import RunFolder
 from flexformer.training.callbacks import read_log
 
 from .cells import Cell, TrainedCell
-from .kernels import PRESETS, KernelStudy
+from .maps import PRESETS, MapExperiment
 from .paper import printed, source
 from .presets.pretrained import load_distill
 from .results import Result
@@ -30,32 +30,16 @@ PAPERS = {"hedgehog": "hedgehog", "flexformer-n": "flexformer-n"}
 """label of a map -> the paper's"""
 
 
-class DistillationCurves(KernelStudy):
-    """The maps as `convert` builds them, at the rate of the distillation's preset and evaluated often.
-
-    Args:
-        preset: paper, cpu or smoke.
-        root: Folder GLUE lives in, for texts such as glue:cola.
-        base: A pretrained encoder or decoder; default the scale's own.
-        text: To distil on; default the scale's own.
-    """
+class DistillationCurves(MapExperiment):
+    """The maps as `convert` builds them, at the rate of the distillation's preset and evaluated often."""
 
     name: ClassVar[str] = "distill-curves"
-
-    def __init__(self, preset: str, root: str | None = None, base: str | None = None, text: str | None = None) -> None:
-        super().__init__(preset, root, base, text)
 
     def rows(self) -> tuple[str, ...]:
         return PLAIN_MAPS
 
     def cells(self, attentions: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
         return [self._curve(label, seed) for seed in seeds for label in attentions]
-
-    def following(self, found: Sequence[Result], attentions: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
-        return []
-
-    def planned(self, found: Sequence[Result]) -> list[Cell]:
-        return self.cells(self.rows(), sorted({result.seed for result in found}))
 
     def _curve(self, label: str, seed: int) -> Cell:
         steps = load_distill(PRESETS[self.preset], self.subject.base, self.subject.text).training.steps

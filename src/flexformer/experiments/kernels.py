@@ -6,72 +6,23 @@ first seed; the other seeds run at the rate that was best there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
 from itertools import pairwise
-from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar
 
-from .cells import Cell, TrainedCell
-from .experiment import Experiment
-from .presets.pretrained import load_distill
-from .pretrained_models import Subject, slug
+from .cells import Cell
+from .maps import MAPS, MapExperiment
 from .results import Result
-from .stages import Stage, learned_layers
 from .tables import Column, Row, Table, Value
 
 RATES = {"paper": (1e-3, 3e-3, 1e-2), "cpu": (1e-2, 3e-2, 1e-1), "smoke": (1e-2, 3e-2, 1e-1)}
 """scale -> learning rates; the paper's own is its first"""
 BASELINE = "hedgehog"
-PRESETS = {"paper": "paper", "cpu": "study", "smoke": "smoke"}
-"""scale -> preset of `flexformer distill`"""
 
 
-@dataclass(frozen=True)
-class Map:
-    """A kernel and its options, over those it has when a model is converted.
-
-    Args:
-        label: In tables.
-        attention: The kernel.
-        options: Its own.
-        loss: Of the distillation. Small values of pairs are not noise as those of cosines alone are.
-    """
-
-    label: str
-    attention: str
-    options: dict[str, Any] = field(default_factory=dict)
-    loss: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def slug(self) -> str:
-        return slug(self.label)
-
-
-MAPS = (
-    Map("hedgehog", "hedgehog"),
-    Map("hedgehog, two maps", "hedgehog", {"tied": False}),
-    Map("flexformer-s", "flexformer-s"),
-    Map("flexformer-s, no centres", "flexformer-s", {"centres": False}),
-    Map("flexformer-n", "flexformer-n"),
-    Map("flexformer-n, no centres", "flexformer-n", {"centres": False}),
-    Map("flexformer-n, tau frozen", "flexformer-n", {"learn_tau": False}),
-    Map("flexformer-n, no norm weight", "flexformer-n", {"tau": 100.0, "match_tau": False, "learn_tau": False}),
-    Map("flexformer-n, the paper's start", "flexformer-n", {"frequency_scale": 1.0}),
-    Map("flexformer-c, pairs", "flexformer-c", {"num_real": 0, "floor": 1e-3}, {"line": 1e-3}),
-    Map("flexformer-c, half real", "flexformer-c", {"num_real": "half", "floor": 1e-3}, {"line": 1e-3}),
-    Map("flexformer-c, all real", "flexformer-c"),
-    Map("flexformer-c, all real, beta frozen", "flexformer-c", {"learn_beta": False}),
-    Map("flexformer-c, all real, no norm weight", "flexformer-c", {"beta": 0.0, "learn_beta": False}),
-    Map("flexformer-c, all real, no centres", "flexformer-c", {"centres": False}),
-    Map("flexformer-c, all real, start from data", "flexformer-c", {"data_start": True}),
-    Map("flexformer-c, all real, orthogonal", "flexformer-c", {"orthogonal": True}),
-)
-
-
-class KernelStudy(Experiment):
-    """Every map distilled from one model on one text.
+class KernelStudy(MapExperiment):
+    """Every map at every learning rate.
 
     Args:
         preset: paper, cpu or smoke.
@@ -82,7 +33,6 @@ class KernelStudy(Experiment):
     """
 
     name: ClassVar[str] = "kernels"
-    row_option: ClassVar[str] = "maps"
 
     def __init__(
         self,
@@ -92,17 +42,10 @@ class KernelStudy(Experiment):
         text: str | None = None,
         rates: Sequence[float] | None = None,
     ) -> None:
-        if preset not in PRESETS:
-            raise ValueError(f"preset {preset!r} is unknown; use one of {', '.join(PRESETS)}")
-        rates = RATES[preset] if rates is None else rates
-        if not rates:
+        super().__init__(preset, root, base, text)
+        self.rates = list(RATES[preset] if rates is None else rates)
+        if not self.rates:
             raise ValueError("rates is empty; name at least one")
-        super().__init__(preset, root)
-        self.subject, self.rates = Subject.of(preset, root, base, text), list(rates)
-
-    @property
-    def stem(self) -> str:
-        return self.subject.stem(self.name, self.preset, self.root)
 
     def rows(self) -> tuple[str, ...]:
         return tuple(each.label for each in MAPS)
@@ -127,39 +70,6 @@ class KernelStudy(Experiment):
 
     def _cell(self, label: str, rate: float, seed: int) -> Cell:
         return self.cell(label, f"-lr{rate:g}", seed, optimizer={"lr": rate})
-
-    def cell(self, label: str, variant: str, seed: int, **options: Any) -> Cell:
-        """One distillation.
-
-        Args:
-            label: Of its map.
-            variant: What tells its name from that of others of the same map.
-            seed: Its seed.
-            **options: Over those of the preset.
-        """
-        each = next(one for one in MAPS if one.label == label)
-        chosen = load_distill(
-            PRESETS[self.preset],
-            self.subject.base,
-            self.subject.text,
-            attention=each.attention,
-            seed=seed,
-            kernel={"options": each.options},
-            loss=each.loss,
-            data={"root": self.root},
-            **options,
-        )
-        run = f"{each.slug}{variant}-seed{seed}"
-        labels = {"map": label, "attention": each.attention, "lr": chosen.optimizer.lr}
-        return TrainedCell(
-            self.name, f"{self.subject.slug}-{self.preset}-{run}", labels, self.preset, Stage(run, "distill", chosen)
-        )
-
-    def details(self, cell: Cell, output: Path) -> Mapping[str, Any]:
-        assert isinstance(cell, TrainedCell)
-        layers = learned_layers(cell.stage, output)
-        heads = [[head["entropy"], head["kl"]] for layer in layers for head in layer["heads"]]
-        return {"kl_by_layer": [layer["kl"] for layer in layers], "heads": heads}
 
     def tables(self, found: Sequence[Result]) -> list[Table]:
         columns = (
