@@ -19,12 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from flexformer.cli.main import main as flexformer
-from flexformer.experiments.kernels import MAPS, RATES
-from flexformer.kernels import Kernel, register
-from flexformer.kernels.base import per_head
-from flexformer.kernels.blocks import BlockFeatures
+from flexformer.experiments.kernels import RATES
+from flexformer.experiments.maps import MAPS
+from flexformer.kernels import register
+from flexformer.kernels.base import in_dtype_of
 from flexformer.kernels.complex_spectrum import ComplexKernel
-from flexformer.kernels.workspace import Workspace
 
 NAME = "modulated"
 
@@ -44,11 +43,8 @@ class ModulatedKernel(ComplexKernel):
         # At most unit length, as before: the modulation only shortens.
         phi, size = super()._features(x)
         real, cosines, sines = phi.split((self.num_real, self.num_pairs, self.num_pairs), dim=-1)
-        modulation = (x @ per_head(self.modulation, x).mT).cos()
+        modulation = (x @ in_dtype_of(self.modulation, x).mT).cos()
         return torch.cat((real, cosines * modulation, sines * modulation), dim=-1), size
-
-    def blocks(self, batch: int, workspace: Workspace) -> BlockFeatures:
-        return Kernel.blocks(self, batch, workspace)
 
 
 def main() -> None:

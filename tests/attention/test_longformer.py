@@ -108,7 +108,7 @@ def test_global_projections_run_under_autocast_like_any_other() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"window": 3}, "window 3 is not even; use an even number of positions"),
+        ({"window": 3}, "window 3 is odd; use an even number"),
         ({"window": 0}, "window 0 is too small; use at least"),
         ({"num_global": -1}, "num_global -1 is negative"),
     ],

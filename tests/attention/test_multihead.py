@@ -346,6 +346,29 @@ def test_a_module_can_be_started_anew(attention):
     assert attn(torch.randn(1, 9, 32, dtype=torch.float64)).dtype == torch.float64
 
 
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_a_module_started_anew_is_drawn_as_a_new_one(attention):
+    attn = MultiheadAttention(64, 4, attention=attention)
+    spread = {name: p.std() for name, p in attn.named_parameters() if p.numel() > 1000}
+    attn.reset_parameters()
+    for name, parameter in attn.named_parameters():
+        if name in spread:
+            torch.testing.assert_close(parameter.std(), spread[name], rtol=0.1, atol=1e-6)
+
+
+def test_random_blocks_are_started_anew_and_have_a_shape_on_meta():
+    attn = MultiheadAttention(32, 4, attention="bigbird", block_size=4)
+    first = attn.mechanism.block_table(30, torch.device("cpu"))
+    attn.reset_parameters()
+    assert not torch.equal(attn.mechanism.block_table(30, torch.device("cpu")), first)
+    assert attn.to("meta")(torch.empty(2, 100, 32, device="meta")).shape == (2, 100, 32)
+
+
+def test_overwriting_a_state_needs_one():
+    with pytest.raises(ValueError, match="update_state needs an initial_state"):
+        module("flexformer-n", is_causal=True)(torch.randn(1, 3, 32), update_state=True)
+
+
 def test_a_module_shows_the_health_of_its_kernel():
     attn = module("flexformer-n", is_causal=True)
     found = attn.statistics(torch.randn(2, 70, 32))

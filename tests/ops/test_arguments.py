@@ -48,6 +48,8 @@ def test_a_wrong_argument_is_named(kernel, attention, replaced, error, message):
     [
         ({"chunk_size": 0}, ValueError, "chunk_size 0 is not a number of tokens"),
         ({"chunk_size": 2.5}, ValueError, "chunk_size 2.5 is not"),
+        ({"query_start": "a"}, TypeError, "query_start 'a' is not a position"),
+        ({"query_start": -100}, ValueError, "query_start -100 is negative"),
         ({"is_causal": torch.ones(6, 6).bool()}, TypeError, "is_causal is a Tensor; use True or False"),
         ({"key_mask": [[True]]}, TypeError, "key_mask is a list; pass a tensor of booleans"),
         ({"floor": "0.1"}, TypeError, "floor '0.1' is not a number"),
@@ -91,5 +93,32 @@ def test_packed_sequences_have_no_common_state(kernel):
 def test_a_state_longer_than_the_kernel_allows_is_refused():
     kernel = kernels.build("cosformer", 4, 8, max_length=10)
     _, state = linear_attention(GOOD, GOOD, GOOD, kernel, True, return_state=True)
-    with pytest.raises(ValueError, match="length 6; with 6 more it exceeds the kernel's max_length 10"):
+    with pytest.raises(ValueError, match="length 12 of initial_state and 6 more exceeds max_length 10"):
         linear_attention(GOOD, GOOD, GOOD, kernel, True, initial_state=state)
+
+
+@pytest.mark.parametrize("start", [8, torch.tensor(8)])
+def test_queries_at_positions_the_kernel_does_not_have_are_refused(start):
+    kernel = kernels.build("cosformer", 4, 8, max_length=10)
+    with pytest.raises(ValueError, match="length 14 exceeds max_length 10"):
+        linear_attention(GOOD, GOOD, GOOD, kernel, query_start=start)
+
+
+@pytest.mark.parametrize(
+    ("replaced", "error", "message"),
+    [
+        ({"q": GOOD[:1]}, ValueError, "q and k have batches of 1 and 2"),
+        ({"key_mask": torch.ones(2, 6)}, TypeError, "key_mask has dtype torch.float32; pass booleans"),
+        ({"q": torch.zeros(2, 4, 11, 8)}, ValueError, "length 11 of q exceeds max_length 10"),
+    ],
+)
+def test_statistics_name_a_wrong_argument(replaced, error, message):
+    kernel = kernels.build("cosformer", 4, 8, max_length=10)
+    with pytest.raises(error, match=message):
+        kernel.statistics(**({"q": GOOD, "k": GOOD} | replaced))
+
+
+@pytest.mark.parametrize(("name", "options"), [("flexformer-n", {"tau": -100.0}), ("flexformer-c", {"beta": 1e30})])
+def test_log_weights_that_would_overflow_are_refused(name, options):
+    with pytest.raises(ValueError, match="makes log-weights of keys overflow"):
+        kernels.build(name, 4, 8, **options)

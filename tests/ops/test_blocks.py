@@ -115,6 +115,7 @@ def test_products_stay_exact_where_narrow_ones_are_not_faster(monkeypatch):
     cpu = torch.device("cpu")
     assert fast_products(torch.float32, cpu) is None
     assert fast_products(torch.float16, cpu) is None
+    assert fast_products(torch.float16, torch.device("cuda")) is None
     assert fast_products(torch.bfloat16, torch.device("cuda")) is torch.bfloat16
     for supported in (True, False):
         for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):

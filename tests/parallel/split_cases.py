@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from flexformer import kernels, linear_attention
+from flexformer import State, kernels, linear_attention
 from flexformer.parallel import sequence_parallel
 
 KERNELS = kernels.names()
@@ -126,6 +126,10 @@ def state_error() -> float:
     with sequence_parallel():
         _, state = linear_attention(*(x[:, :, here] for x in (q, k, v)), kernel, True, return_state=True)
     assert int(state.length) == total
+    with torch.no_grad():  # and it can be gone on from in place
+        copy = State(*(x.clone() for x in state))
+        linear_attention(*(x[:, :, total:] for x in (q, k, v)), kernel, True, initial_state=copy, update_state=True)
+        assert int(copy.length) == total + 5
     more = linear_attention(*(x[:, :, total:] for x in (q, k, v)), kernel, True, initial_state=state)
     return _relative(more, whole[:, :, total:], whole)
 

@@ -54,9 +54,16 @@ class BigBirdAttention(Mechanism):
         require_count("num_random_blocks", num_random_blocks)
         self.block_size = block_size
         self.num_random_blocks = num_random_blocks
-        self.register_buffer("seed", torch.randint(2**62, (), dtype=torch.int64))
+        self.register_buffer("seed", torch.empty((), dtype=torch.int64))
         self._tables: dict[tuple[int, torch.device], Tensor] = {}
         self.register_load_state_dict_post_hook(_forget_tables)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw other random blocks."""
+        self.seed.random_(2**62)
+        self._tables.clear()
 
     def forward(
         self,
@@ -93,8 +100,10 @@ class BigBirdAttention(Mechanism):
         return self._tables[num_blocks, device]
 
     def _draw_table(self, num_blocks: int) -> Tensor:
-        generator = torch.Generator("cpu").manual_seed(int(self.seed))
         middle = num_blocks - 2
+        if self.seed.is_meta:
+            return self.seed.new_empty(self.num_heads, middle, 5 + self.num_random_blocks)
+        generator = torch.Generator("cpu").manual_seed(int(self.seed))
         shape = (self.num_heads, middle, 1)
         # On the ring of middle blocks, block I may draw all but the three at distance -1, 0 and 1: the
         # offsets 2 to middle - 2. Floyd's method draws r of them without replacement.

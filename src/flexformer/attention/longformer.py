@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..kernels.base import require_count, require_positive_int
+from ..kernels.base import require_count, require_even
 from ..kernels.weights import full_precision
 from .mechanism import Mechanism
 
@@ -48,9 +48,7 @@ class LongformerAttention(Mechanism):
         num_global: int = 0,
     ) -> None:
         super().__init__(num_heads, head_dim, num_kv_heads, dropout, embed_dim)
-        require_positive_int("window", window)
-        if window % 2:
-            raise ValueError(f"window {window} is not even; use an even number of positions")
+        require_even("window", window)
         require_count("num_global", num_global)
         self.window = window
         self.num_global = num_global

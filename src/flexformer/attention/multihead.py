@@ -105,7 +105,8 @@ class MultiheadAttention(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw everything anew: projections Xavier uniform with zero biases, the mechanism as it starts."""
-        for module in self.mechanism.modules():
+        # Parts first: a mechanism may want another start for them than they give themselves.
+        for module in reversed([*self.mechanism.modules()]):
             reset = getattr(module, "reset_parameters", None)
             if callable(reset):
                 reset()
@@ -197,7 +198,7 @@ class MultiheadAttention(nn.Module):
                     f"update_state is for kernel attentions; {self.attention!r} has no state of fixed size"
                 )
             forms["update_state"] = True
-        if state is None and not return_state:
+        if state is None and not return_state and not update_state:
             if cu_seqlens is not None:
                 forms["cu_seqlens"] = cu_seqlens
             out = self.mechanism(q, k, v, x=x, key_mask=key_mask, is_causal=self.is_causal, **forms)

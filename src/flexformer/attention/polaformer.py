@@ -45,6 +45,10 @@ class PolaformerAttention(KernelAttention):
             raise ValueError(f"head_dim {head_dim} is odd; polaformer splits values in halves, use an even one")
         super().__init__(num_heads, head_dim, num_kv_heads, dropout, embed_dim, name="polaformer", alpha=alpha)
         self.gate = nn.Linear(self.embed_dim, num_heads * head_dim, bias=False) if gate else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the gate anew, as the module's projections are: Xavier uniform."""
         if self.gate is not None:
             nn.init.xavier_uniform_(self.gate.weight)
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..kernels.base import require_positive_int
+from ..kernels.base import require_even, require_positive_int
 from ..kernels.weights import full_precision
 from .mechanism import Mechanism
 
@@ -61,9 +61,7 @@ class ReformerAttention(Mechanism):
         require_positive_int("chunk_length", chunk_length)
         require_positive_int("num_hashes", num_hashes)
         if num_buckets is not None:
-            require_positive_int("num_buckets", num_buckets)
-            if num_buckets % 2:
-                raise ValueError(f"num_buckets {num_buckets} is not even; use an even number, or None")
+            require_even("num_buckets", num_buckets)
         self.chunk_length = chunk_length
         self.num_hashes = num_hashes
         self.num_buckets = num_buckets

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..kernels.base import require_positive_int
+from ..kernels.base import require_even
 from ..kernels.weights import full_precision
 from .mechanism import Mechanism
 
@@ -51,9 +51,7 @@ class SkyformerAttention(Mechanism):
         num_landmarks: int = 128,
     ) -> None:
         super().__init__(num_heads, head_dim, num_kv_heads, dropout, embed_dim)
-        require_positive_int("num_landmarks", num_landmarks)
-        if num_landmarks % 2:
-            raise ValueError(f"num_landmarks {num_landmarks} is not even; use as many queries as keys")
+        require_even("num_landmarks", num_landmarks)
         self.num_landmarks = num_landmarks
 
     def forward(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -92,15 +90,13 @@ class Kernel(nn.Module):
         """Those that need a gradient, in the order of `parameters()`."""
         return [p for p in self.parameters() if p.requires_grad]
 
-    @contextmanager
-    def holding(self, buffers: dict[str, Tensor]) -> Iterator[None]:
-        """The kernel with the buffers it had before: a backward pass needs the random features of its forward."""
-        now = dict(self._buffers)
-        self._buffers.update(buffers)
-        try:
-            yield
-        finally:
-            self._buffers.update(now)
+    def check_length(self, length: int, of: str = "") -> None:
+        """Raise where positions do not go so far; `of` says whose length it is."""
+        if self.max_length is not None and length > self.max_length:
+            raise ValueError(
+                f"length {length}{of} exceeds max_length {self.max_length} of kernel {self.name!r}; "
+                f"build it with max_length={length} or more"
+            )
 
     def reset_parameters(self) -> None:
         """Draw the start anew; for kernels without parameters there is nothing to do."""
@@ -181,6 +177,6 @@ def exponentials(logs: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     return torch.where(small > SMALLEST_LOG, small, SMALLEST_LOG + (small - small.detach())).exp(), size
 
 
-def per_head(parameter: Tensor, x: Tensor) -> Tensor:
+def in_dtype_of(parameter: Tensor, x: Tensor) -> Tensor:
     """A parameter in the dtype that `x` is computed in."""
     return parameter.to(x.dtype)

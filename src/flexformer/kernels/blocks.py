@@ -17,6 +17,15 @@ QueryPullback = Callable[[Tensor], Tensor]
 KeyPullback = Callable[[Tensor, Tensor | None], Tensor]
 
 
+# What hand-written blocks compute in their own way.
+FEATURE_METHODS = ("query_features", "key_features", "_features", "_angles", "waves", "phases")
+
+
+def computes_as(kernel: Kernel, kind: type[Kernel]) -> bool:
+    """Whether a kernel's features are those of this class, so that its blocks serve; a subclass may differ."""
+    return all(getattr(type(kernel), name, None) is getattr(kind, name, None) for name in FEATURE_METHODS)
+
+
 class BlockFeatures:
     """What ops use that never hold the features of a whole sequence; this one lets autograd find the gradients.
 
@@ -41,8 +50,12 @@ class BlockFeatures:
 
     def __init__(self, kernel: Kernel, batch: int, workspace: Workspace) -> None:
         self.kernel, self.workspace = kernel, workspace
-        self.parameters = kernel.trained_parameters()
-        self.sums = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, workspace.dtype)) for p in self.parameters]
+        named = kernel.named_parameters(remove_duplicate=False)
+        self.parameters = {name: p for name, p in named if p.requires_grad}
+        self.sums = {
+            name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, workspace.dtype))
+            for name, p in self.parameters.items()
+        }
 
     def query(self, x: Tensor, positions: Tensor | None) -> Tensor:
         return self.kernel.query_features(self._by_head(x), positions).flatten(0, 1)
@@ -65,9 +78,9 @@ class BlockFeatures:
             return phi.detach(), None, lambda dphi, dg: self._pull(leaf, [(phi, dphi)])
         return phi.detach(), g.detach(), lambda dphi, dg: self._pull(leaf, [(phi, dphi), (g, dg)])
 
-    def parameter_gradients(self) -> list[Tensor]:
-        """Those summed so far, in the order of `Kernel.trained_parameters`."""
-        return [total.to(p.dtype) for total, p in zip(self.sums, self.parameters, strict=True)]
+    def parameter_gradients(self) -> dict[str, Tensor]:
+        """Those summed so far, by name; of all parameters that need one, and maybe of others."""
+        return self.sums
 
     def _by_head(self, x: Tensor) -> Tensor:
         return x.unflatten(0, (-1, self.kernel.num_heads))
@@ -75,9 +88,9 @@ class BlockFeatures:
     def _pull(self, leaf: Tensor, outputs: list[tuple[Tensor, Tensor | None]]) -> Tensor:
         outputs = [(x, d) for x, d in outputs if x.requires_grad]
         dx, *gradients = torch.autograd.grad(
-            [x for x, _ in outputs], [leaf, *self.parameters], [d for _, d in outputs], allow_unused=True
+            [x for x, _ in outputs], [leaf, *self.parameters.values()], [d for _, d in outputs], allow_unused=True
         )
-        for total, gradient in zip(self.sums, gradients, strict=True):
+        for total, gradient in zip(self.sums.values(), gradients, strict=True):
             if gradient is not None:
                 total += gradient
         return torch.zeros_like(leaf) if dx is None else dx

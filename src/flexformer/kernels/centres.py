@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from .base import Kernel, per_head
+from .base import Kernel, in_dtype_of
 from .starts import shape_of, spread
 
 
@@ -85,4 +85,4 @@ class CentredKernel(Kernel):
 
 def centred(x: Tensor, centre: Tensor | None) -> Tensor:
     """(B, H, T, D) less the centre of its head."""
-    return x if centre is None else x - per_head(centre, x)[:, None]
+    return x if centre is None else x - in_dtype_of(centre, x)[:, None]

@@ -66,10 +66,9 @@ class ComplexBlocks(WaveBlocks):
 
         return phi.mT, g, pull
 
-    def parameter_gradients(self) -> list[Tensor]:
+    def parameter_gradients(self) -> dict[str, Tensor]:
         alpha, omega = self.over_batch(self.dwaves).split((self.real + self.pairs, self.pairs), dim=1)
-        found = {"alpha": alpha, "omega": omega, "beta": self.over_batch(self.dbeta)} | self.centre_gradients()
-        return [found[name].to(p.dtype) for name, p in self.complex.named_parameters() if p.requires_grad]
+        return {"alpha": alpha, "omega": omega, "beta": self.over_batch(self.dbeta)} | self.centre_gradients()
 
     def _linear(self, x: Tensor) -> Tensor | None:
         """What the queries' centre adds to the log-weight of keys: (N, T)."""

@@ -11,13 +11,13 @@ from .base import (
     SMALLEST_DENOMINATOR,
     bounded,
     exponentials,
-    per_head,
+    in_dtype_of,
     require_bool,
     require_finite,
     require_positive,
     require_positive_int,
 )
-from .blocks import BlockFeatures
+from .blocks import BlockFeatures, computes_as
 from .centres import CentredKernel, centred
 from .complex_blocks import ComplexBlocks
 from .registry import register
@@ -25,6 +25,7 @@ from .starts import draw
 from .workspace import Workspace
 
 REAL_SCALE, WAVE_SCALE = 0.1, 0.25
+LARGEST_BETA = 1e12  # beta |k|^2 of the largest inputs there are still fits float32
 FLOOR = 0.01
 
 
@@ -112,6 +113,8 @@ class ComplexKernel(CentredKernel):
         if beta is None:
             beta = scaling * (self.wave_scale**2 - real_scale**2) / 2
         require_finite("beta", beta)
+        if abs(beta) > LARGEST_BETA:
+            raise ValueError(f"beta {beta:g} makes log-weights of keys overflow; use one of at most {LARGEST_BETA:g}")
         self.start = beta
         self.alpha = nn.Parameter(torch.empty(num_heads, real + pairs, head_dim))
         self.omega = nn.Parameter(torch.empty(num_heads, pairs, head_dim)) if pairs else None
@@ -145,14 +148,14 @@ class ComplexKernel(CentredKernel):
         k = bounded(k)
         x = centred(k, self.centre_k)
         phi, size = self._features(x)
-        g = size + x.square().sum(-1) * per_head(self.beta, k)[:, None]
+        g = size + x.square().sum(-1) * in_dtype_of(self.beta, k)[:, None]
         if self.centre_q is not None:
-            g = g + (k @ (self.sharpness * per_head(self.centre_q, k))[..., None]).squeeze(-1)
+            g = g + (k @ (self.sharpness * in_dtype_of(self.centre_q, k))[..., None]).squeeze(-1)
         return phi, g
 
     def _features(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features (B, H, T, F) and the logarithm of what they are to be multiplied by, (B, H, T)."""
-        angles = per_head(self.waves(), x) @ x.mT
+        angles = in_dtype_of(self.waves(), x) @ x.mT
         growth = angles[..., : self.num_real + self.num_pairs, :]
         if not self.num_pairs:
             # Any size will do, as it is taken out of the features and put into the log-weight.
@@ -164,7 +167,8 @@ class ComplexKernel(CentredKernel):
         return torch.cat((real, envelope * phase.cos(), envelope * phase.sin()), dim=-2).mT, size.squeeze(-2)
 
     def blocks(self, batch: int, workspace: Workspace) -> BlockFeatures:
-        return ComplexBlocks(self, batch, workspace)
+        kind = ComplexBlocks if computes_as(self, ComplexKernel) else BlockFeatures
+        return kind(self, batch, workspace)
 
     def extra_repr(self) -> str:
         return (

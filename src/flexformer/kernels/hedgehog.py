@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .base import SMALLEST_DENOMINATOR, Kernel, bounded, per_head, require_bool, require_even, require_positive_int
+from .base import SMALLEST_DENOMINATOR, Kernel, bounded, in_dtype_of, require_bool, require_even, require_positive_int
 from .registry import register
 
 SMALLEST_FEATURE = 1e-12
@@ -75,7 +75,7 @@ class HedgehogKernel(Kernel):
 
 
 def _softmax_pair(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    y = x @ per_head(weight, x).transpose(-1, -2)
+    y = x @ in_dtype_of(weight, x).transpose(-1, -2)
     if bias is not None:
-        y = y + per_head(bias, x)[:, None, :]
+        y = y + in_dtype_of(bias, x)[:, None, :]
     return torch.cat((y.softmax(-1), (-y).softmax(-1)), dim=-1).clamp_min(SMALLEST_FEATURE)

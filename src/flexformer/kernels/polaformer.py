@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import SMALLEST_DENOMINATOR, Kernel, bounded, per_head, require_positive, require_positive_int
+from .base import SMALLEST_DENOMINATOR, Kernel, bounded, in_dtype_of, require_positive, require_positive_int
 from .registry import register
 
 # Powers are taken in log space; below this a coordinate counts as zero.
@@ -50,8 +50,8 @@ class PolaformerKernel(Kernel):
 
     def _features(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = bounded(x)
-        x = x / F.softplus(per_head(self.scale, x))[:, None, :]
-        power = 1.0 + self.alpha * per_head(self.power, x).sigmoid()[:, None, :]
+        x = x / F.softplus(in_dtype_of(self.scale, x))[:, None, :]
+        power = 1.0 + self.alpha * in_dtype_of(self.power, x).sigmoid()[:, None, :]
         parts = torch.cat((x.relu(), (-x).relu()), dim=-1).clamp_min(SMALLEST_COORDINATE)
         logs = parts.log() * torch.cat((power, power), dim=-1)
         # It cancels between features and log-weight, so no gradient needs to pass it.

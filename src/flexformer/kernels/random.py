@@ -10,7 +10,7 @@ from .base import (
     Kernel,
     bounded,
     exponentials,
-    per_head,
+    in_dtype_of,
     require_bool,
     require_count,
     require_even,
@@ -120,7 +120,7 @@ class PerformerKernel(RandomKernel):
         require_positive("scaling", self.scaling)
 
     def _features(self, scaled: Tensor) -> tuple[Tensor, Tensor]:
-        return exponentials(scaled @ per_head(self.projection, scaled).mT, dim=-1)
+        return exponentials(scaled @ in_dtype_of(self.projection, scaled).mT, dim=-1)
 
     def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
         return self._features(bounded(q) * self.scaling**0.5)[0]
@@ -179,7 +179,7 @@ class RandomFeatureKernel(RandomKernel):
     def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
         x = bounded(q)
         unit = x / (torch.linalg.vector_norm(x, dim=-1, keepdim=True) + 1e-3)
-        frequencies = per_head(self.projection, x) * per_head(self.sigma, x)[:, None, :]
+        frequencies = in_dtype_of(self.projection, x) * in_dtype_of(self.sigma, x)[:, None, :]
         angle = unit @ frequencies.transpose(-1, -2)
         return torch.cat((angle.sin(), angle.cos()), dim=-1) * 0.1
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .base import bounded, per_head, require_bool, require_finite, require_positive, require_positive_int
-from .blocks import BlockFeatures
+from .base import bounded, in_dtype_of, require_bool, require_finite, require_positive, require_positive_int
+from .blocks import BlockFeatures, computes_as
 from .centres import CentredKernel, centred
 from .registry import register
 from .spectral_blocks import NonstationaryBlocks, StationaryBlocks
@@ -18,6 +18,7 @@ from .workspace import Workspace
 
 DEFAULT_FLOORS = {"floor": 0.01, "raw": 1e-4}
 FREQUENCY_SCALE = 0.25
+SMALLEST_TAU = -30.0  # |k|^2 / e^tau of the largest inputs there are still fits float32
 
 # The frequency pairs of a softmax start differ by this much of their spread: equal ones would get equal
 # gradients and never part.
@@ -99,6 +100,8 @@ class SpectralKernel(CentredKernel):
         elif match_tau:
             raise ValueError(f"tau {tau} cannot go with match_tau, which sets it; leave one out")
         require_finite("tau", tau)
+        if tau < SMALLEST_TAU:
+            raise ValueError(f"tau {tau} makes log-weights of keys overflow; use at least {SMALLEST_TAU:g}")
         if policy not in DEFAULT_FLOORS:
             raise ValueError(f"policy {policy!r} is unknown to this kernel; use one of {', '.join(DEFAULT_FLOORS)}")
         super().__init__(num_heads, head_dim, 2 * n, policy, DEFAULT_FLOORS[policy] if floor is None else floor)
@@ -140,7 +143,7 @@ class SpectralKernel(CentredKernel):
         """(B, H, T, d) to (B, H, A, T): features lie together in memory, where cosines of halves are fast."""
         angles = waves @ x.mT
         phases = self.phases()
-        return angles if phases is None else angles + per_head(phases, x)[..., None]
+        return angles if phases is None else angles + in_dtype_of(phases, x)[..., None]
 
     def unmix(self, names: tuple[str, ...], gradient: Tensor) -> dict[str, Tensor]:
         """A gradient of `waves()` or `phases()` as those of the parameters, called `names`, they are made of."""
@@ -152,8 +155,8 @@ class SpectralKernel(CentredKernel):
     def key_features(self, k: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         k = centred(bounded(k), self.centre_k)
         # With the queries' centre put back, softmax is still what the start estimates.
-        y = k if self.centre_q is None else k + per_head(self.centre_q, k)[:, None]
-        return self._features(k), y.square().sum(-1) * per_head(self.tau, k).neg().exp()[:, None]
+        y = k if self.centre_q is None else k + in_dtype_of(self.centre_q, k)[:, None]
+        return self._features(k), y.square().sum(-1) * in_dtype_of(self.tau, k).neg().exp()[:, None]
 
     def _features(self, x: Tensor) -> Tensor:
         """phi of inputs (B, H, T, d) with centres taken off."""
@@ -200,11 +203,12 @@ class StationaryKernel(SpectralKernel):
         return self.phase
 
     def _features(self, x: Tensor) -> Tensor:
-        angle = self._angles(x, per_head(self.waves(), x))
+        angle = self._angles(x, in_dtype_of(self.waves(), x))
         return (torch.cat((angle.cos(), angle.sin()), dim=-2) * self.num_frequencies**-0.5).mT
 
     def blocks(self, batch: int, workspace: Workspace) -> BlockFeatures:
-        return StationaryBlocks(self, batch, workspace)
+        kind = StationaryBlocks if computes_as(self, StationaryKernel) else BlockFeatures
+        return kind(self, batch, workspace)
 
     def unmix(self, names: tuple[str, ...], gradient: Tensor) -> dict[str, Tensor]:
         return {names[0]: gradient}
@@ -256,12 +260,13 @@ class NonstationaryKernel(SpectralKernel):
         return torch.cat((self.phase1 + self.phase2, self.phase1 - self.phase2), dim=1) / 2
 
     def _features(self, x: Tensor) -> Tensor:
-        a, b = self._angles(x, per_head(self.waves(), x)).chunk(2, dim=-2)
+        a, b = self._angles(x, in_dtype_of(self.waves(), x)).chunk(2, dim=-2)
         envelope = b.cos() * self.num_frequencies**-0.5
         return torch.cat((a.cos() * envelope, a.sin() * envelope), dim=-2).mT
 
     def blocks(self, batch: int, workspace: Workspace) -> BlockFeatures:
-        return NonstationaryBlocks(self, batch, workspace)
+        kind = NonstationaryBlocks if computes_as(self, NonstationaryKernel) else BlockFeatures
+        return kind(self, batch, workspace)
 
     def unmix(self, names: tuple[str, ...], gradient: Tensor) -> dict[str, Tensor]:
         a, b = gradient.chunk(2, dim=1)

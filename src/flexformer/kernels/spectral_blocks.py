@@ -70,14 +70,13 @@ class SpectralBlocks(WaveBlocks):
 
         return phi.mT, g, pull
 
-    def parameter_gradients(self) -> list[Tensor]:
+    def parameter_gradients(self) -> dict[str, Tensor]:
         kernel = self.spectral
         found = {"tau": self.over_batch(self.dtau)}
         found |= kernel.unmix(kernel.frequency_names, self.over_batch(self.dwaves))
         if self.dphases is not None:
             found |= kernel.unmix(kernel.phase_names, self.over_batch(self.dphases))
-        found |= self.centre_gradients()
-        return [found[name].to(p.dtype) for name, p in kernel.named_parameters() if p.requires_grad]
+        return found | self.centre_gradients()
 
     def _weighed(self, x: Tensor) -> Tensor:
         """Keys as their log-weight takes them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor
 
 from .policy import denominator_limit
@@ -31,7 +32,7 @@ def kernel_statistics(
     kernel: Kernel, q: Tensor, k: Tensor, is_causal: bool, key_mask: Tensor | None
 ) -> KernelStatistics:
     _check(kernel, q, k, is_causal, key_mask)
-    negative = pairs = floored = seen = 0
+    negative = floored = seen = 0
     smallest = []
     with full_precision(q):
         for start in range(0, q.shape[2], ROWS_AT_ONCE):
@@ -69,9 +70,16 @@ def _check(kernel: Kernel, q: Tensor, k: Tensor, is_causal: bool, key_mask: Tens
     for name, x in (("q", q), ("k", k)):
         if x.dim() != 4 or x.shape[3] != kernel.head_dim:
             raise ValueError(f"{name} has shape {tuple(x.shape)}; pass (B, H, T, {kernel.head_dim})")
+        kernel.check_length(x.shape[2], f" of {name}")
+    if q.shape[0] != k.shape[0]:
+        raise ValueError(f"q and k have batches of {q.shape[0]} and {k.shape[0]}; pass equal ones")
     if k.shape[1] != kernel.num_heads or q.shape[1] % kernel.num_heads:
         raise ValueError(f"q and k have {q.shape[1]} and {k.shape[1]} heads; the kernel has {kernel.num_heads}")
     if is_causal and q.shape[2] != k.shape[2]:
         raise ValueError(f"is_causal with {q.shape[2]} queries and {k.shape[2]} keys is ambiguous; pass as many")
-    if key_mask is not None and tuple(key_mask.shape) != (k.shape[0], k.shape[2]):
+    if key_mask is None:
+        return
+    if key_mask.dtype != torch.bool:
+        raise TypeError(f"key_mask has dtype {key_mask.dtype}; pass booleans, True = attend")
+    if tuple(key_mask.shape) != (k.shape[0], k.shape[2]):
         raise ValueError(f"key_mask has shape {tuple(key_mask.shape)}; pass (B, S) = ({k.shape[0]}, {k.shape[2]})")

@@ -52,16 +52,11 @@ def check_arguments(
         require_positive("floor", floor)
     if initial_state is not None:
         _check_state(initial_state, batch, kernel, q, k, v)
-    longest = max(rows, keys)
     if cu_seqlens is not None:
         longest = _check_packing(cu_seqlens, batch, rows, keys)
-    elif isinstance(query_start, int):
-        longest = max(rows + query_start, keys)
-    if kernel.max_length is not None and longest > kernel.max_length:
-        raise ValueError(
-            f"length {longest} exceeds max_length {kernel.max_length} of kernel {kernel.name!r}; "
-            f"build it with max_length={longest} or more"
-        )
+    else:
+        longest = max(rows + _first_position(query_start, kernel), keys)
+    kernel.check_length(longest)
 
 
 def accumulation_dtype(q: Tensor, k: Tensor, v: Tensor) -> torch.dtype:
@@ -113,6 +108,20 @@ def _check_state(state: State, batch: int, kernel: Kernel, q: Tensor, k: Tensor,
             raise TypeError(
                 f"initial_state has {name} in {x.dtype} on {x.device}; these inputs need {dtype} on {v.device}"
             )
+
+
+def _first_position(query_start: int | Tensor, kernel: Kernel) -> int:
+    """Where queries begin, or 0 where that cannot be known or does not matter."""
+    if isinstance(query_start, bool) or not isinstance(query_start, int | Tensor):
+        raise TypeError(f"query_start {query_start!r} is not a position; pass an integer or a tensor that holds one")
+    if isinstance(query_start, Tensor):
+        # Reading it waits for the device, and a compiled graph cannot branch on it.
+        if kernel.max_length is None or torch.compiler.is_compiling() or query_start.is_meta:
+            return 0
+        query_start = int(query_start)
+    if query_start < 0:
+        raise ValueError(f"query_start {query_start} is negative; positions begin at 0")
+    return query_start
 
 
 def _check_packing(cu_seqlens: Tensor, batch: int, rows: int, keys: int) -> int:

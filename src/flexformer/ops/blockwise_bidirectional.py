@@ -9,12 +9,25 @@ from torch import Tensor
 
 from ..kernels import Kernel
 from ..kernels.blocks import BlockFeatures
+from ..kernels.held import named_tensors
 from ..kernels.policy import denominator_limit, guarded
-from ..kernels.weights import full_precision
 from ..kernels.workspace import Workspace, fast_products
 from . import traced
 from .chunks import hide
-from .recompute import block_length, blocks, bounded_into, differentiable_gradients, exact, put, take, times_features
+from .recompute import (
+    as_it_was,
+    block_length,
+    blocks,
+    bounded_into,
+    differentiable_gradients,
+    exact,
+    in_order,
+    put,
+    recall,
+    remember,
+    take,
+    times_features,
+)
 from .state import State, log_ratio
 
 
@@ -28,8 +41,9 @@ def blockwise_bidirectional(
     floor: float,
     query_start: int | Tensor,
 ) -> tuple[Tensor, State]:
-    plan = Plan(kernel, floor, key_mask, query_start, state.length, block_length(kernel, q))
-    out, S, z, w, m = Bidirectional.apply(plan, q, k, v, *state[:4], *kernel.trained_parameters())
+    held = named_tensors(kernel)
+    plan = Plan(kernel, tuple(held), floor, key_mask, query_start, state.length, block_length(kernel, q))
+    out, S, z, w, m = Bidirectional.apply(plan, q, k, v, *state[:4], *held.values())
     return out, State(S, z, w, m, state.length + k.shape[2])
 
 
@@ -37,6 +51,8 @@ class Plan(NamedTuple):
     """What does not need a gradient."""
 
     kernel: Kernel
+    names: tuple[str, ...]
+    """of the kernel's tensors"""
     floor: float
     key_mask: Tensor | None
     query_start: int | Tensor
@@ -115,10 +131,9 @@ class Bidirectional(torch.autograd.Function):
         z: Tensor,
         w: Tensor,
         m: Tensor,
-        *parameters: Tensor,
+        *held: Tensor,
     ) -> tuple[Tensor, ...]:
         kernel = plan.kernel
-        ctx.plan, ctx.buffers = plan, dict(kernel.named_buffers())
         features = plan.features(q, S.dtype)
         workspace = features.workspace
         sums = _fold_keys(plan, features, k, v, Sums.of(S, z, w, m))
@@ -132,30 +147,29 @@ class Bidirectional(torch.autograd.Function):
             part = out[:, :, here]
             torch.mul(rows.view(part.shape), inverse.view(part.shape[:3])[..., None], out=part)
         after = sums.split(kernel.num_heads)
-        ctx.save_for_backward(q, k, v, exact(out, workspace), *after, S, z, w, m, *parameters)
+        remember(ctx, plan, held, q, k, v, exact(out, workspace), *after, S, z, w, m)
         ctx.mark_non_differentiable(after[3])
         return out, *after
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor, dS: Tensor, dz: Tensor, dw: Tensor, _: Tensor) -> tuple[Any, ...]:
-        q, k, v, out, S, z, w, m, *before = ctx.saved_tensors[:12]
-        plan: Plan = ctx.plan
+        plan, held, (q, k, v, out, S, z, w, m, *before) = recall(ctx)
         if torch.is_grad_enabled():
 
             def again(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
                 state = state._replace(length=plan.key_start)
                 return traced.bidirectional(q, k, v, plan.kernel, plan.key_mask, state, plan.floor, plan.query_start)
 
-            return differentiable_gradients(ctx, again, (q, k, v, *before), ctx.saved_tensors[12:], (dout, dS, dz, dw))
+            return differentiable_gradients(ctx, plan, again, (q, k, v, *before), held, (dout, dS, dz, dw))
         sums, dsums = Sums.of(S, z, w, m), Sums.of(dS, dz, dw, m)
-        with plan.kernel.holding(ctx.buffers), full_precision(q):
+        with as_it_was(ctx, plan, held, q):
             features = plan.features(q, S.dtype)
             dq = _backward_queries(plan, features, (q, out, dout), sums, dsums)
             dk, dv = _backward_keys(plan, features, k, v, dsums)
         dS, dz, dw, _ = dsums.split(plan.kernel.num_heads)
         entry = log_ratio(before[3], m).exp()
         dS, dz, dw = dS * entry[..., None, None], dz * entry[..., None], dw * entry
-        return None, dq, dk, dv, dS, dz, dw, None, *features.parameter_gradients()
+        return None, dq, dk, dv, dS, dz, dw, None, *in_order(ctx, plan, held, features.parameter_gradients())
 
 
 def _fold_keys(plan: Plan, features: BlockFeatures, k: Tensor, v: Tensor, sums: Sums) -> Sums:

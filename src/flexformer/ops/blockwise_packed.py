@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..kernels import Kernel
+from ..kernels.held import holding, named_tensors
 from . import traced
 from .arguments import accumulation_dtype, empty_state
 from .blockwise_bidirectional import blockwise_bidirectional
@@ -33,8 +34,9 @@ def blockwise_packed(
     bounds = cu_seqlens.tolist()
     groups = list(_groups(bounds))
     lengths = [bounds[last] - bounds[first] for first, last in groups]
-    mask = key_mask.split(lengths, dim=1) if key_mask is not None else [None] * len(groups)
-    buffers = dict(kernel.named_buffers())
+    # A copy: what is computed anew must see the mask as it is now.
+    mask = key_mask.clone().split(lengths, dim=1) if key_mask is not None else [None] * len(groups)
+    tensors = named_tensors(kernel)
     outputs = []
     pieces = zip(groups, *(x.split(lengths, dim=2) for x in (q, k, v)), mask, strict=True)
     for (first, last), qs, ks, vs, visible in pieces:
@@ -42,7 +44,7 @@ def blockwise_packed(
             out, _ = blockwise_bidirectional(qs, ks, vs, kernel, visible, empty_state(kernel, qs, ks, vs), floor, 0)
         else:
             within = cu_seqlens[first : last + 1] - bounds[first]
-            arguments = (qs, ks, vs, visible, kernel, buffers, within, floor, size)
+            arguments = (qs, ks, vs, visible, kernel, tensors, within, floor, size)
             out = checkpoint(_group, *arguments, use_reentrant=False, preserve_rng_state=False)
         outputs.append(out)
     return torch.cat(outputs, dim=2)
@@ -74,12 +76,12 @@ def _group(
     v: Tensor,
     key_mask: Tensor | None,
     kernel: Kernel,
-    buffers: dict[str, Tensor],
+    tensors: dict[str, Tensor],
     cu_seqlens: Tensor,
     floor: float,
     size: int,
 ) -> Tensor:
-    with kernel.holding(buffers):
+    with holding(kernel, tensors):
         return packed_at_once(q, k, v, kernel, key_mask, cu_seqlens, floor, size)
 
 

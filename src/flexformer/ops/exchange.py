@@ -18,7 +18,7 @@ from .split import Split
 from .state import State, log_ratio, merge
 
 
-def total(state: State, split: Split, length: Tensor | int) -> State:
+def total(state: State, split: Split, length: Tensor) -> State:
     """The state of the keys of all ranks, on each of them."""
     S, z, w, m = _Total.apply(split, *state[:4])
     return State(S, z, w, m, length)

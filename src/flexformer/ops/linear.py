@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel
+from ..kernels.held import can_be_held
 from ..kernels.weights import full_precision
 from . import traced
 from .arguments import check_arguments, empty_state
@@ -142,19 +143,19 @@ def linear_attention(
             return _packed(q, k, v, kernel, is_causal, key_mask, cu_seqlens, floor, size).to(v.dtype)
         state = empty_state(kernel, q, k, v) if initial_state is None else initial_state
         if initial_state is not None and kernel.max_length is not None:
-            _check_length(kernel.max_length, initial_state, k.shape[2])
+            _check_length(kernel, initial_state, k.shape[2])
         if update_state and is_causal and q.shape[2] == 1:
             out = decode_step(q, k, v, kernel, key_mask, state, floor)
         elif is_causal and q.shape[2] != 1:
             positions = None
             if kernel.uses_positions:
                 positions = torch.arange(q.shape[2], device=q.device) + state.length
-            attend = traced.causal if _must_trace() else blockwise_causal
+            attend = traced.causal if _must_trace(kernel) else blockwise_causal
             out, state = attend(q, k, v, kernel, key_mask, state, floor, positions, size)
         else:
             start = state.length if is_causal else query_start
             one_block = q.shape[2] <= SHORT and k.shape[2] <= SHORT
-            attend_all = traced.bidirectional if one_block or _must_trace() else blockwise_bidirectional
+            attend_all = traced.bidirectional if one_block or _must_trace(kernel) else blockwise_bidirectional
             out, state = attend_all(q, k, v, kernel, key_mask, state, floor, start)
         out = out.to(v.dtype)
         if update_state and initial_state is not None and state is not initial_state:
@@ -163,9 +164,12 @@ def linear_attention(
     return (out, state) if return_state else out
 
 
-def _must_trace() -> bool:
-    """The compiler and torch.func's transforms follow tensor operations, not our own backward pass."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+def _must_trace(kernel: Kernel) -> bool:
+    """The compiler and torch.func's transforms follow tensor operations, not our own backward pass, which also has to
+    know all tensors that a kernel computes with.
+    """
+    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return transformed or not can_be_held(kernel)
 
 
 def _packed(
@@ -179,7 +183,7 @@ def _packed(
     floor: float,
     size: int,
 ) -> Tensor:
-    if not is_causal and not _must_trace():
+    if not is_causal and not _must_trace(kernel):
         return blockwise_packed(q, k, v, kernel, key_mask, cu_seqlens, floor, size)
     if not is_causal:
         return packed_at_once(q, k, v, kernel, key_mask, cu_seqlens, floor, size)
@@ -187,18 +191,13 @@ def _packed(
     visible = packing.filled if key_mask is None else packing.spread(key_mask[0], 0)
     q, k, v = (packing.spread(x, 2) for x in (q, k, v))
     positions = packing.positions if kernel.uses_positions else None
-    attend = traced.causal if _must_trace() else blockwise_causal
+    attend = traced.causal if _must_trace(kernel) else blockwise_causal
     state = empty_state(kernel, q, k, v)
     out, _ = attend(q, k, v, kernel, visible[None], state, floor, positions, size, packing.segments)
     return packing.gather(out, 2)
 
 
-def _check_length(max_length: int, state: State, new: int) -> None:
+def _check_length(kernel: Kernel, state: State, new: int) -> None:
     # Reading the length waits for the device, and a compiled graph cannot branch on it.
-    if torch.compiler.is_compiling():
-        return
-    if int(state.length) + new > max_length:
-        raise ValueError(
-            f"initial_state has length {int(state.length)}; with {new} more it exceeds the kernel's max_length "
-            f"{max_length}; build the kernel with a larger one"
-        )
+    if not torch.compiler.is_compiling():
+        kernel.check_length(int(state.length) + new, f" of initial_state and {new} more")

@@ -7,7 +7,8 @@ kernel, which may have written them out by hand (`Kernel.blocks`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from ..kernels import Kernel
 from ..kernels.base import LARGEST_INPUT
 from ..kernels.blocks import BlockFeatures
+from ..kernels.held import holding
 from ..kernels.weights import full_precision
 from ..kernels.workspace import Workspace
 from .state import State
@@ -25,6 +27,7 @@ from .state import State
 BLOCK_NUMBERS = {"cpu": 2**18}
 BLOCK_NUMBERS_ELSEWHERE = 2**24
 SMALLEST_BLOCK = 64
+INPUTS = 8  # of both autograd functions: the plan, q, k, v, S, z, w and m; the kernel's tensors come after them
 
 
 def block_length(kernel: Kernel, q: Tensor, multiple: int = 1) -> int:
@@ -38,27 +41,81 @@ def blocks(length: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
+def remember(ctx: Any, plan: Any, held: Sequence[Tensor], *tensors: Tensor | None) -> None:
+    """Save what the backward pass computes from with autograd, which then notices if it is changed in place.
+
+    Args:
+        ctx: of the forward pass.
+        plan: a NamedTuple with a `kernel` and the `names` of its tensors.
+        held: the kernel's tensors.
+        *tensors: whatever else there is.
+    """
+    own = {name: value for name, value in plan._asdict().items() if isinstance(value, Tensor)}
+    ctx.plan, ctx.fields = plan._replace(**dict.fromkeys(own)), tuple(own)
+    ctx.save_for_backward(*own.values(), *held, *tensors)
+
+
+def recall(ctx: Any) -> tuple[Any, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The plan, the kernel's tensors and the others, as they were remembered."""
+    saved, first, count = ctx.saved_tensors, len(ctx.fields), len(ctx.plan.names)
+    plan = ctx.plan._replace(**dict(zip(ctx.fields, saved[:first], strict=True)))
+    return plan, saved[first : first + count], saved[first + count :]
+
+
+@contextmanager
+def as_it_was(ctx: Any, plan: Any, held: Sequence[Tensor], q: Tensor) -> Iterator[None]:
+    """The kernel in its forward pass, with leaves of a graph of its own as parameters."""
+    needs = ctx.needs_input_grad[INPUTS:]
+    leaves = [x.detach().requires_grad_(need) for x, need in zip(held, needs, strict=True)]
+    with holding(plan.kernel, dict(zip(plan.names, leaves, strict=True))), full_precision(q):
+        yield
+
+
+def in_order(ctx: Any, plan: Any, held: Sequence[Tensor], gradients: Mapping[str, Tensor]) -> Iterator[Tensor | None]:
+    """Gradients of the kernel's tensors, None where none is needed."""
+    for name, x, need in zip(plan.names, held, ctx.needs_input_grad[INPUTS:], strict=True):
+        yield gradients[name].to(x.dtype) if need else None
+
+
 def differentiable_gradients(
     ctx: Any,
+    plan: Any,
     attention: Callable[[Tensor, Tensor, Tensor, State], tuple[Tensor, State]],
-    inputs: tuple[Tensor, ...],
-    parameters: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    held: Sequence[Tensor],
     gradients: tuple[Tensor, ...],
 ) -> tuple[Any, ...]:
-    """Gradients that can be differentiated again, for those who ask: through operations autograd knows."""
-    with ctx.plan.kernel.holding(ctx.buffers), full_precision(inputs[0]):
-        q, k, v, S, z, w, m = inputs
+    """Gradients that can be differentiated again, for those who ask: through operations autograd knows.
+
+    Args:
+        ctx: of the backward pass.
+        plan: of the forward pass.
+        attention: from q, k, v and a state.
+        inputs: q, k, v, S, z, w and m.
+        held: the kernel's tensors.
+        gradients: of the output and of the S, z and w after it.
+    """
+    # A tensor may be several inputs, each of which gets its own part of the gradient only.
+    q, k, v, S, z, w, m, *tensors = (x.view_as(x) for x in (*inputs, *held))
+    with holding(plan.kernel, dict(zip(plan.names, tensors, strict=True))), full_precision(q):
         out, after = attention(q, k, v, State(S, z, w, m))
         outputs = [out.to(gradients[0].dtype), after.S, after.z, after.w]
         pairs = [(x, d) for x, d in zip(outputs, gradients, strict=True) if x.requires_grad]
-        needed = [x for x in (*inputs[:6], *parameters) if x.requires_grad]
+        given = (None, q, k, v, S, z, w, None, *tensors)
+        needed = [
+            x if need and x is not None and x.requires_grad else None
+            for x, need in zip(given, ctx.needs_input_grad, strict=True)
+        ]
         found = iter(
             torch.autograd.grad(
-                [x for x, _ in pairs], needed, [d for _, d in pairs], create_graph=True, allow_unused=True
+                [x for x, _ in pairs],
+                [x for x in needed if x is not None],
+                [d for _, d in pairs],
+                create_graph=True,
+                allow_unused=True,
             )
         )
-    ordered = [next(found) if x.requires_grad else None for x in (*inputs[:6], *parameters)]
-    return None, *ordered[:6], None, *ordered[6:]
+    return tuple(None if x is None else next(found) for x in needed)
 
 
 def bounded_into(x: Tensor, out: Tensor) -> None:

@@ -57,7 +57,11 @@ def attend_over_ranks(
         if not k.shape[2]:
             # A rank without keys takes part in the backward pass all the same, or the others would wait for it.
             own = own._replace(S=own.S + k.sum().to(own.S) + v.sum().to(own.S))
-        everything = exchange.total(own, split, after[1]) if return_state or not is_causal else None
+        everything = (
+            exchange.total(own, split, torch.tensor(after[1], device=k.device))
+            if return_state or not is_causal
+            else None
+        )
         if is_causal:
             earlier = exchange.prefix(own, split, start.length)
             return attention(q, k, v, kernel, True, key_mask, earlier, **options), everything
@@ -70,10 +74,6 @@ def _places(split: Split, kernel: Kernel, q: Tensor, k: Tensor) -> tuple[list[in
     """Where the rank's queries and keys start, and how many there are on all ranks together."""
     lengths = split.gather(torch.tensor([q.shape[2], k.shape[2]], device=k.device))
     after = lengths.sum(0).tolist()
-    if kernel.max_length is not None and max(after) > kernel.max_length:
-        # On all ranks, not only on those that reach so far: the others would wait for them.
-        raise ValueError(
-            f"length {max(after)} of all {split.size} ranks exceeds max_length {kernel.max_length} of kernel "
-            f"{kernel.name!r}; build it with max_length={max(after)} or more"
-        )
+    # On all ranks, not only on those that reach so far: the others would wait for them.
+    kernel.check_length(max(after), f" of all {split.size} ranks")
     return lengths[: split.rank].sum(0).tolist(), after

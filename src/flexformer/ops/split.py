@@ -73,9 +73,10 @@ class Split:
     def broadcast(self, x: Tensor) -> None:
         """Overwrite `x` with what the first rank has."""
         if self.size > 1:
-            dense = x.contiguous()
-            dist.broadcast(dense, dist.get_global_rank(self.group, 0), group=self.group)
-            x.copy_(dense)
+            received = x.clone(memory_format=torch.contiguous_format)
+            dist.broadcast(received, dist.get_global_rank(self.group, 0), group=self.group)
+            if not torch.equal(received, x):  # else a backward pass to come may need `x` untouched
+                x.copy_(received)
             self.bytes_sent += _bytes(x) if self.rank < self.size - 1 else 0  # from rank to rank
 
     def shift(self, x: Tensor, distance: int, first: int = 0) -> Tensor | None:

@@ -1,0 +1,195 @@
+"""The backward pass computes from what the forward pass saw, whatever happens to a kernel in between."""
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn.utils import parametrize
+
+from flexformer import kernels, linear_attention, reference_attention
+from flexformer.kernels.spectral import StationaryKernel
+
+FORMS = (False, True)
+NAMES = ("flexformer-s", "flexformer-n", "flexformer-c", "hedgehog", "rfa")
+
+
+def inputs(length=200, heads=2, dim=8):
+    return [torch.randn(1, heads, length, dim, dtype=torch.float64) for _ in range(3)]
+
+
+def built(name, **options):
+    return kernels.build(name, 2, 8, **options).double()
+
+
+def gradients(out, tensors, **options):
+    return torch.autograd.grad(out.square().sum(), tensors, **options)
+
+
+def moved(kernel):
+    return {name: (p + 0.1 * torch.randn_like(p)).detach().requires_grad_() for name, p in kernel.named_parameters()}
+
+
+@pytest.mark.parametrize("is_causal", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_parameters_of_a_functional_call(name, is_causal, create_graph):
+    kernel, x = Calling(built(name)), inputs()
+    given = moved(kernel)
+    tensors = list(given.values())
+    expected = gradients(functional_call(kernel, given, (reference_attention, x, is_causal)), tensors)
+    out = functional_call(kernel, given, (linear_attention, x, is_causal))
+    torch.testing.assert_close(gradients(out, tensors, create_graph=create_graph), expected)
+
+
+class Calling(nn.Module):
+    """A module that attends, as `functional_call` wants one."""
+
+    def __init__(self, kernel):
+        super().__init__()
+        self.kernel = kernel
+
+    def forward(self, attention, x, is_causal):
+        return attention(*x, self.kernel, is_causal)
+
+
+def test_parameters_of_a_functional_call_in_packed_sequences():
+    kernel, x = Calling(built("flexformer-n")), inputs()
+    given = moved(kernel)
+    bounds = torch.tensor([0, 30, 120, 200])
+
+    def packed(*arguments):
+        return linear_attention(*arguments[:4], cu_seqlens=bounds)
+
+    def apart(q, k, v, kernel, is_causal):
+        parts = zip(*(t.split([30, 90, 80], dim=2) for t in (q, k, v)), strict=True)
+        return torch.cat([reference_attention(*part, kernel) for part in parts], dim=2)
+
+    tensors = list(given.values())
+    expected = gradients(functional_call(kernel, given, (apart, x, False)), tensors)
+    torch.testing.assert_close(gradients(functional_call(kernel, given, (packed, x, False)), tensors), expected)
+
+
+@pytest.mark.parametrize("is_causal", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_freezing_a_kernel_before_the_backward_pass(name, is_causal):
+    kernel, x = built(name), inputs()
+    x[0].requires_grad_()
+    (expected,) = gradients(reference_attention(*x, kernel, is_causal), x[:1])
+    out = linear_attention(*x, kernel, is_causal)
+    kernel.requires_grad_(False)
+    out.square().sum().backward()
+    torch.testing.assert_close(x[0].grad, expected)
+
+
+@pytest.mark.parametrize("is_causal", FORMS)
+@pytest.mark.parametrize("name", ["flexformer-n", "flexformer-c"])
+def test_one_parameter_in_two_places(name, is_causal):
+    kernel, x = built(name, centres=True), inputs()
+    kernel.centre_k = kernel.centre_q
+    with torch.no_grad():
+        kernel.centre_q.normal_()
+    tensors = list(kernel.parameters())
+    expected = gradients(reference_attention(*x, kernel, is_causal), tensors)
+    out = linear_attention(*x, kernel, is_causal)
+    torch.testing.assert_close(gradients(out, tensors, retain_graph=True), expected)
+    torch.testing.assert_close(gradients(out, tensors, create_graph=True), expected)
+
+
+@pytest.mark.parametrize("is_causal", FORMS)
+def test_one_tensor_as_queries_keys_and_values_differentiated_twice(is_causal):
+    kernel, x = built("flexformer-n"), inputs()[0].requires_grad_()
+
+    def of(attention):
+        (first,) = gradients(attention(x, x, x, kernel, is_causal), [x], create_graph=True)
+        return first, *torch.autograd.grad(first.square().sum(), [x])
+
+    torch.testing.assert_close(of(linear_attention), of(reference_attention))
+
+
+class Doubled(nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+
+@pytest.mark.parametrize("is_causal", FORMS)
+def test_parametrized_frequencies(is_causal):
+    kernel, x = built("flexformer-n"), inputs()
+    parametrize.register_parametrization(kernel, "omega1", Doubled())
+    tensors = list(kernel.parameters())
+    expected = gradients(reference_attention(*x, kernel, is_causal), tensors)
+    torch.testing.assert_close(gradients(linear_attention(*x, kernel, is_causal), tensors), expected)
+
+
+@pytest.mark.parametrize("is_causal", FORMS)
+def test_a_replica_of_data_parallel(is_causal):
+    kernel, x = built("flexformer-n"), inputs()
+    replica = kernel._replicate_for_data_parallel()
+    for name, parameter in kernel._parameters.items():  # as DataParallel does
+        if parameter is None:
+            replica._parameters[name] = None
+        else:
+            setattr(replica, name, parameter)
+    tensors = list(kernel.parameters())
+    expected = gradients(reference_attention(*x, kernel, is_causal), tensors)
+    torch.testing.assert_close(gradients(linear_attention(*x, replica, is_causal), tensors), expected)
+
+
+@pytest.mark.parametrize("is_causal", FORMS)
+def test_a_mask_that_is_overwritten_is_noticed(is_causal):
+    kernel, x = built("flexformer-n"), inputs()
+    mask = torch.rand(1, 200) > 0.3
+    out = linear_attention(*x, kernel, is_causal, key_mask=mask)
+    mask.fill_(True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("is_causal", FORMS)
+def test_a_projection_that_is_loaded_over_is_noticed(is_causal):
+    kernel, x = built("performer"), [t.requires_grad_() for t in inputs()]
+    out = linear_attention(*x, kernel, is_causal)
+    kernel.load_state_dict(built("performer").state_dict())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+class Wrapped(kernels.Kernel):
+    """A kernel around another one."""
+
+    def __init__(self, inner):
+        super().__init__(inner.num_heads, inner.head_dim, inner.num_features, inner.policy, inner.floor)
+        self.inner = inner
+
+    def query_features(self, q, positions=None):
+        return self.inner.query_features(q, positions)
+
+    def key_features(self, k, positions=None):
+        return self.inner.key_features(k, positions)
+
+
+@pytest.mark.parametrize("is_causal", FORMS)
+def test_random_features_of_a_part_that_are_drawn_anew(is_causal):
+    kernel, x = Wrapped(built("performer")), [t.requires_grad_() for t in inputs()]
+    expected = gradients(reference_attention(*x, kernel, is_causal), x)
+    out = linear_attention(*x, kernel, is_causal)
+    kernel.inner.redraw()
+    now = kernel.inner.projection
+    torch.testing.assert_close(gradients(out, x), expected)
+    assert kernel.inner.projection is now
+    assert not kernel._buffers
+
+
+class Sharper(StationaryKernel):
+    """Another feature map over the same parameters."""
+
+    def _features(self, x):
+        return super()._features(2 * x)
+
+
+@pytest.mark.parametrize("is_causal", FORMS)
+def test_features_of_a_subclass_are_its_own(is_causal):
+    kernel, x = Sharper(2, 8).double(), inputs()
+    tensors = list(kernel.parameters())
+    out, expected = linear_attention(*x, kernel, is_causal), reference_attention(*x, kernel, is_causal)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(gradients(out, tensors), gradients(expected, tensors))
