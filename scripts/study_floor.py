@@ -37,6 +37,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 import byte_lm  # noqa: E402  (found through the line above)
 
 import flexformer  # noqa: E402
+from flexformer.experiments.paired import Difference  # noqa: E402
 from flexformer.files import write_json  # noqa: E402
 from flexformer.provenance import commit  # noqa: E402
 
@@ -351,15 +352,30 @@ def tables() -> str:
     for c in everything:
         if c["task"] == "embeddings":
             text.append(f"| {c['attention']} | {c['label']} | {metric(c, 'loss')} |")
-    text += ["", f"Validation loss of every causal attention, {len(SEEDS)} seeds:", ""]
-    text += ["| attention | variant | mean | standard deviation | each seed |", "|---|---|---|---|---|"]
+    return "\n".join([*text, *_attention_table(everything, found)])
+
+
+def _attention_table(everything: list[dict[str, Any]], found: dict[Path, dict[str, float]]) -> list[str]:
+    text = [
+        "",
+        f"Validation loss of every causal attention, {len(SEEDS)} seeds, and the difference to softmax's, by seed; a "
+        "star where it is further from zero than that of equal attentions would be in 95 of 100 cases:",
+        "",
+        "| attention | variant | mean | standard deviation | to softmax | each seed |",
+        "|---|---|---|---|---|---|",
+    ]
+    softmax: dict[int, float] = {}
     for attention, label, _ in ATTENTIONS:
         row = [c for c in everything if (c["task"], c["attention"], c["label"]) == ("attentions", attention, label)]
-        losses = [found[path_of(c)]["loss"] for c in row if path_of(c) in found]
-        mean = f"{statistics.mean(losses):.3f}" if losses else ""
-        spread = f"{statistics.stdev(losses):.3f}" if len(losses) > 1 else ""
-        text.append(f"| {attention} | {label} | {mean} | {spread} | {', '.join(f'{x:.3f}' for x in losses)} |")
-    return "\n".join(text)
+        losses = {c["seed"]: found[path_of(c)]["loss"] for c in row if path_of(c) in found}
+        softmax = losses if attention == "softmax" else softmax
+        mean = f"{statistics.mean(losses.values()):.3f}" if losses else ""
+        spread = f"{statistics.stdev(losses.values()):.3f}" if len(losses) > 1 else ""
+        apart = Difference.of(losses, softmax) if attention != "softmax" else None
+        shown = "" if apart is None else f"{apart.mean:+.3f}{'*' if apart.is_clear else ''}"
+        each = ", ".join(f"{x:.3f}" for x in losses.values())
+        text.append(f"| {attention} | {label} | {mean} | {spread} | {shown} | {each} |")
+    return text
 
 
 def settings(cell: dict[str, Any]) -> str:

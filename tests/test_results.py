@@ -6,11 +6,12 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from flexformer.cli import bench_vocabulary
-from flexformer.experiments.arena_table import ArenaTable
+from flexformer.experiments.arena_table import ArenaTable, average
 from flexformer.experiments.curves import DistillationCurves
 from flexformer.experiments.decoder import DecoderStudy
 from flexformer.experiments.efficiency_figure import EfficiencyFigure
@@ -19,6 +20,7 @@ from flexformer.experiments.glue_tables import RecoveryTable, TransferTable
 from flexformer.experiments.kernels import KernelStudy
 from flexformer.experiments.language_table import LanguageTable
 from flexformer.experiments.sentences import SentenceStudy
+from flexformer.experiments.tables import Value
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -67,6 +69,56 @@ def test_claims_are_judged_by_the_cells_that_are_there():
     assert claims.with_claims(text) == text, (
         "docs/results.md and results/ have drifted apart; run python scripts/claims.py"
     )
+
+
+def test_every_table_is_shown_somewhere():
+    pages = "".join(path.read_text(encoding="utf-8") for path in PAGES)
+    for path in (ROOT / "results").glob("*/*-cpu.md"):
+        assert f"<!-- results: {path.parent.name}/{path.stem} begin -->" in pages, f"no page shows {path.name}"
+
+
+def test_verdicts_compare_seed_by_seed():
+    scores = script("claims").Scores
+    steady = scores({0: 1.1, 1: 3.1, 2: 2.1})
+    assert steady.against(scores({0: 1.0, 1: 3.0, 2: 2.0})) == "holds (3 seeds)"
+    assert scores({0: 1.0, 1: 3.0, 2: 2.0}).against(steady) == "does not hold (3 seeds)"
+    assert steady.against(scores({0: 0.5, 1: 3.5, 2: 1.5})) == "undecided: 3 seeds do not tell them apart"
+    assert steady.against(scores({1: 3.0, 7: 9.0})) == "holds (one seed)"
+    assert steady.against(scores({7: 9.0})) == "undecided: no seed in common"
+
+
+def transferred(pairs):
+    """Made-up cells of table 4: by source and target, flexformer-n's score and Hedgehog's."""
+    return [
+        SimpleNamespace(
+            labels={"source": start, "task": target, "attention": name}, seed=0, metrics={"test_score": score}
+        )
+        for (start, target), scores in pairs.items()
+        for name, score in zip(("flexformer-n", "hedgehog"), scores, strict=True)
+    ]
+
+
+def test_pairs_of_tasks_that_are_level_do_not_count_against_anyone():
+    claims = script("claims")
+    pairs = {(s, t): (0.7, 0.6) for s in claims.SOURCES["cpu"] for t in claims.TASKS["cpu"] if s != t}
+    for start in claims.SOURCES["cpu"]:
+        pairs[start, "cola"] = (0.0, 0.0)
+    assert claims.transfer(transferred(pairs)).verdict == "holds (one seed)"
+    assert claims.transfer(transferred(dict.fromkeys(pairs, (0.5, 0.5)))).verdict == "undecided: level everywhere"
+    assert claims.transfer(transferred(dict.fromkeys(pairs, (0.5, 0.6)))).verdict == "does not hold (one seed)"
+    assert claims.transfer(transferred(dict([*pairs.items()][1:]))).verdict == claims.MISSING
+
+
+def test_an_average_is_of_seeds_that_all_tasks_have():
+    claims = script("claims")
+    found = [
+        SimpleNamespace(labels={"task": task, "attention": "softmax"}, seed=seed, metrics={"test_accuracy": value})
+        for task, seed, value in (("a", 0, 0.5), ("b", 0, 0.7), ("a", 1, 0.9))
+    ]
+    scores = claims.by_attention(found, "test_accuracy", 100, ["a", "b"])["softmax"]
+    assert scores.values == pytest.approx({0: 60.0})
+    assert average([{0: 50.0, 1: 90.0}, {0: 70.0}]) == Value(60.0, None, 1)
+    assert average([{0: 50.0}, {1: 70.0}]) is None
 
 
 def test_tables_of_trials_are_those_of_their_runs():

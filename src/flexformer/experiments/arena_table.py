@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any, ClassVar
 
@@ -29,6 +30,7 @@ TITLES = {
     "pathfinder": "Pathfinder",
 }
 ORDER = tuple(TITLES)
+CHANCE = {"listops": 0.1, "text": 0.5, "retrieval": 0.5, "articles": 0.5, "image": 0.1, "pathfinder": 0.5}
 PRESETS = ("paper", "cpu", "smoke")
 
 
@@ -81,7 +83,7 @@ class ArenaTable(Experiment):
         columns += [Column(TITLES[task], "paper", measured=False) for task in paper.COLUMNS]
         columns.append(Column("average", "paper", measured=False))
         rows = [self._row(name, found, shown, averaged) for name in self.rows()]
-        notes = [_budget(found), *self._substitute_note(shown), source(self.name)]
+        notes = [_budget(found), *_chance_note(found), *self._substitute_note(shown), source(self.name)]
         title = f"Table 1: Long Range Arena, test accuracy in per cent, {self.preset} scale"
         return [Table(self.stem, title, "attention", tuple(columns), tuple(rows), tuple(notes))]
 
@@ -115,17 +117,15 @@ def default_tasks(root: str | None) -> list[str]:
     return [task for task in ORDER if task != (SUBSTITUTE if has_aan else RETRIEVAL)]
 
 
-def average(by_task: Sequence[dict[int, float]]) -> Value | None:
-    """Mean over tasks, None unless all have results.
+def average(by_task: Sequence[Mapping[int, float]]) -> Value | None:
+    """Mean over tasks, of the seeds that all tasks have; None where there is no such seed."""
+    return Value.of(list(averages(by_task).values()))
 
-    Its deviation is that of the averages of seeds that all tasks have.
-    """
-    if not all(by_task):
-        return None
+
+def averages(by_task: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """Mean over tasks for every seed that all tasks have."""
     common = set.intersection(*(set(values) for values in by_task))
-    spread = Value.of([mean(values[seed] for values in by_task) for seed in sorted(common)])
-    means = mean(mean(values.values()) for values in by_task)
-    return Value(means, None if spread is None else spread.std, len(common))
+    return {seed: mean(values[seed] for values in by_task) for seed in sorted(common)}
 
 
 def _budget(found: Sequence[Result]) -> str:
@@ -133,5 +133,19 @@ def _budget(found: Sequence[Result]) -> str:
     shown = f"; seeds {', '.join(map(str, seeds))}" if seeds else ""
     return (
         f"Each task has one schedule, equal for all attentions{shown}. Mean ± standard deviation where there are "
-        "several seeds; an empty cell was not run, and the average is of complete rows only."
+        "several seeds; an empty cell was not run, and the average is of complete rows only, over the seeds that all "
+        "tasks have."
     )
+
+
+def _chance_note(found: Sequence[Result]) -> list[str]:
+    """Tasks that no attention has learned: their accuracies tell nothing apart."""
+    guessed = []
+    for task, chance in CHANCE.items():
+        own = [r.metrics["test_accuracy"] for r in found if r.labels["task"] == task]
+        # 2,000 test examples or more: one in a thousand guesses is further off than this.
+        if own and max(own) < chance + 3.1 * math.sqrt(chance * (1 - chance) / 2000):
+            guessed.append(TITLES[task])
+    if not guessed:
+        return []
+    return [f"At chance for every attention that was run, and so only noise: {', '.join(guessed)}."]

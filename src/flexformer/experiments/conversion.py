@@ -13,7 +13,7 @@ from torch import Tensor
 from flexformer.bench.memory import Memory, Probe
 from flexformer.bench.timing import Failure, Timing, alternate, fixed_threads
 from flexformer.convert import load_adapter
-from flexformer.distill.pretrained import load_config, load_model, positions
+from flexformer.distill.pretrained import load_config, load_model, longest_input, positions
 from flexformer.training.run import quiet_libraries
 
 SHORTEST, LONGEST = 128, 4096
@@ -46,12 +46,15 @@ class Cost:
 
 def lengths_for(base: str, wanted: Sequence[int] | None) -> list[int]:
     """Lengths to measure at: those wanted, or powers of two up to the positions that the model has."""
-    most = positions(load_config(base))
+    config = load_config(base)
     if wanted is None:
-        top = min(most, LONGEST)
+        top = min(positions(config), LONGEST)
         return [n for n in (SHORTEST * 2**i for i in range(6)) if n <= top] or [top]
+    most = longest_input(config)
     for length in wanted:
-        if not 1 <= length <= most:
+        if length < 1:
+            raise ValueError(f"lengths has {length}; use numbers of tokens")
+        if most is not None and length > most:
             raise ValueError(f"lengths has {length}; {base} has positions for 1 to {most} tokens")
     return sorted(set(wanted))
 

@@ -110,40 +110,37 @@ class FrequencySweep(Experiment):
         return TrainedCell(self.name, name, labels, self.preset, Stage(name, kind, options))
 
     def tables(self, found: Sequence[Result]) -> list[Table]:
-        pairs = dict.fromkeys((r.labels["task"], r.labels["attention"]) for r in found)
-        return [self._table(task, attention, found) for task, attention in pairs] or [self._empty()]
+        tasks = dict.fromkeys(r.labels["task"] for r in found) or dict.fromkeys(self.tasks)
+        return [self._table(task, [r for r in found if r.labels["task"] == task]) for task in tasks]
 
-    def _table(self, task: str, attention: str, found: Sequence[Result]) -> Table:
-        own = [r for r in found if (r.labels["task"], r.labels["attention"]) == (task, attention)]
-        measure = next(name for name in MEASURES if name in own[0].metrics)
+    def _table(self, task: str, own: Sequence[Result]) -> Table:
+        attentions = ordered(list(dict.fromkeys(r.labels["attention"] for r in own))) or self.rows()
+        measure = next((name for name in MEASURES if own and name in own[0].metrics), "test_perplexity")
         title, factor, better = MEASURES[measure]
-        columns = (
-            Column("n / d", "", 2, None),
-            Column(title, "", 2, better),  # type: ignore[arg-type]
-            Column("steps / s", "", 2, "higher"),
-            Column("peak MiB of a step", "", 0, "lower"),
-            Column("parameters", "", 0, None),
-        )
+        columns = [Column("n / d", "", 2, None)]
+        for attention in attentions:
+            columns.append(Column(title, attention, 2, better))  # type: ignore[arg-type]
+            columns += [Column("steps / s", attention, 2, None), Column("peak MiB of a step", attention, 0, None)]
         rows = []
         for n in sorted({r.labels["n"] for r in own}):
             same = [r for r in own if r.labels["n"] == n]
-            speeds = [1 / r.step_seconds for r in same if r.step_seconds]
-            peaks = [r.peak_memory / 2**20 for r in same if r.peak_memory]
-            values = (
-                Value(n / same[0].labels["head_dim"]),
-                Value.of([factor * r.metrics[measure] for r in same]),
-                Value(mean(speeds)) if speeds else None,
-                Value(mean(peaks)) if peaks else None,
-                Value(float(same[0].parameters)),
-            )
-            rows.append(Row(str(n), values))
-        name = f"{self.stem}-{task}-{attention}"
-        return Table(
-            name, f"Number of frequencies: {attention} on {task}, {self.preset} scale", "n", columns, tuple(rows)
+            values: list[Value | None] = [Value(n / same[0].labels["head_dim"])]
+            for attention in attentions:
+                runs = [r for r in same if r.labels["attention"] == attention]
+                speeds = [1 / r.step_seconds for r in runs if r.step_seconds]
+                peaks = [r.peak_memory / 2**20 for r in runs if r.peak_memory]
+                values.append(Value.of([factor * r.metrics[measure] for r in runs]))
+                values += [Value(mean(each)) if each else None for each in (speeds, peaks)]
+            rows.append(Row(str(n), tuple(values)))
+        seeds = ", ".join(map(str, sorted({r.seed for r in own}))) or "none yet"
+        note = (
+            f"Runs of {task} as in the other tables, but for the number of frequencies n in heads of width d; seeds "
+            f"{seeds}. Speed and memory are those of the training runs; the machine may have had other work beside."
         )
-
-    def _empty(self) -> Table:
-        return Table(self.stem, f"Number of frequencies, {self.preset} scale: no runs yet", "n", (), ())
+        name = f"{self.stem}-{task}"
+        return Table(
+            name, f"Number of frequencies: {task}, {self.preset} scale", "n", tuple(columns), tuple(rows), (note,)
+        )
 
     def plot(self, tables: Sequence[Table], found: Sequence[Result]) -> dict[str, bytes]:
         if not found:

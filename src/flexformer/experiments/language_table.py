@@ -84,7 +84,6 @@ class LanguageTable(Experiment):
             where = f"{TITLES.get(self.corpus, self.slug)}, {size}"
             columns += [Column(split, where, 2, "lower") for split in ("dev", "test")]
             columns += [Column("largest rise", where, 2, None), Column("M parameters", where, 2, None)]
-            columns.append(Column("ms / step", where, 0, None))
         sizes: tuple[Size, ...] = ("small", "big") if in_words else ()
         for paper_size in sizes:
             group = f"paper, {paper_size}"
@@ -102,8 +101,6 @@ class LanguageTable(Experiment):
             rises = [r.details["largest_rise"] for r in own if "largest_rise" in r.details]  # early cells have none
             values.append(Value(max(rises)) if rises else None)
             values.append(Value(own[0].parameters / 1e6) if own else None)
-            times = [1e3 * r.step_seconds for r in own if r.step_seconds is not None]
-            values.append(Value(sum(times) / len(times)) if times else None)
         for paper_size in sizes:
             printed = PERPLEXITY.get(name, {}).get(paper_size)
             values += [None, None] if printed is None else [Value.printed(pair) for pair in printed]
@@ -119,7 +116,7 @@ class LanguageTable(Experiment):
         return (
             f"Equal for all: {', '.join(parts)}; {shown}mean ± standard deviation where there are several, "
             "an empty cell was not run. The largest rise is that of the training loss above the mean of the five "
-            "entries of the log before it, in nats, in any run. Times are of whatever machine the cell ran on."
+            "entries of the log before it, in nats, in any run."
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from statistics import mean
 from typing import Any
 
-from .style import ACCENT, MUTED, PALETTE, logarithmic, new_figure, style, to_png, to_svg
+from .style import MUTED, colours, logarithmic, new_figure, style, to_png, to_svg
 
 
 def plot_curves(lines: Mapping[str, Mapping[str, Any]], caption: str) -> dict[str, bytes]:
@@ -25,12 +25,16 @@ def plot_curves(lines: Mapping[str, Mapping[str, Any]], caption: str) -> dict[st
         grid = figure.add_gridspec(2, 2 + columns)
         whole = figure.add_subplot(grid[:, :2])
         layers = [figure.add_subplot(grid[i // columns, 2 + i % columns]) for i in range(count)]
-        for (label, line), colour in zip(lines.items(), (PALETTE[0], *PALETTE[1:], ACCENT), strict=False):
-            shown = ACCENT if label == "flexformer-n" else colour
+        chosen = colours(lines)
+        for place, (label, line) in enumerate(lines.items()):
+            shown = chosen[label]
             curves = [dict(curve) for curve in line["curves"]]
             steps = sorted(set.intersection(*(set(curve) for curve in curves)))
             whole.plot(steps, [mean(curve[s] for curve in curves) for s in steps], color=shown, label=label)
-            whole.axvline(mean(line["stable"]), color=shown, linestyle=":", linewidth=1.2)
+            # Dots of lines at the same step take turns.
+            whole.axvline(
+                mean(line["stable"]), color=shown, linestyle=(2 * place, (2, 2 * len(lines) - 2)), linewidth=1.4
+            )
             for axes, points in zip(layers, line["layers"], strict=True):
                 axes.plot(*zip(*points, strict=True), color=shown, linewidth=1.2)
         whole.set(title="All layers", xlabel="steps; dotted: stable from here", ylabel="divergence from softmax, nats")

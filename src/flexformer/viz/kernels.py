@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from .style import ACCENT, MUTED, PALETTE, logarithmic, new_figure, style, to_png, to_svg
-
-LINES = ("-", "--", ":")
+from .style import MUTED, colours, logarithmic, new_figure, style, to_png, to_svg
 
 
 def plot_kernel_study(maps: Mapping[str, Sequence[dict[str, Any]]], caption: str) -> dict[str, bytes]:
@@ -22,11 +20,9 @@ def plot_kernel_study(maps: Mapping[str, Sequence[dict[str, Any]]], caption: str
     with style():
         figure = new_figure(13.2, 4.6)
         left, middle, right = figure.subplots(1, 3)
-        ranked = sorted(maps, key=lambda label: mean(run["kl"] for run in maps[label]))
-        colours = (ACCENT, *PALETTE)
-        for place, label in enumerate(ranked):
-            # Where colours run out they come again with dashes.
-            look = {"color": colours[place % len(colours)], "marker": "o", "linestyle": LINES[place // len(colours)]}
+        chosen = colours(maps)
+        for label in sorted(maps, key=lambda label: mean(run["kl"] for run in maps[label])):
+            look = {"color": chosen[label], "marker": "o"}
             steps = [step for step, _ in maps[label][0]["curve"]]
             curves = [dict(run["curve"]) for run in maps[label]]
             values = [mean(curve[step] for curve in curves if step in curve) for step in steps]

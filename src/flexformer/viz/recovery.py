@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .style import ACCENT, INK, MUTED, PALETTE, logarithmic, new_figure, style, to_png, to_svg
+from .style import INK, MUTED, colours, logarithmic, new_figure, style, to_png, to_svg
 
 
 def plot_recovery(
@@ -31,8 +31,9 @@ def plot_recovery(
         figure = new_figure(6.4, 4.0)
         axes = figure.subplots()
         ranked = sorted(scores, key=lambda name: scores[name][-1], reverse=not lower_is_better)
-        for name, colour in zip(ranked, (ACCENT, *PALETTE), strict=False):
-            axes.plot(range(len(steps)), scores[name], "o-", color=colour, label=name)
+        chosen = colours(scores)
+        for name in ranked:
+            axes.plot(range(len(steps)), scores[name], "o-", color=chosen[name], label=name)
         for value, label in ((original, "softmax, as it is"), (reference, "softmax, fine-tuned")):
             if value is not None:
                 dashes = "--" if label.endswith("tuned") else ":"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,14 @@ INK, MUTED, GRID = "#1b2733", "#5f6f7d", "#e3e8ec"
 # Distinct for colour-blind readers too, after Okabe and Ito; the first is ours wherever it is among others.
 ACCENT = "#d1495b"
 PALETTE = ("#0072b2", "#009e73", "#e69f00", "#56b4e9", "#8c6bb1", "#7a5c3e", "#cc79a7", "#4c5b61")
+OWN = {
+    "flexformer-n": ACCENT,
+    "flexformer-c": PALETTE[4],
+    "flexformer-s": PALETTE[2],
+    "softmax": PALETTE[0],
+    "hedgehog": PALETTE[1],
+}
+"""attention -> its colour wherever attentions are lines"""
 
 SETTINGS: dict[str, Any] = {
     "figure.dpi": 130,
@@ -50,6 +58,17 @@ SETTINGS: dict[str, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8.5,
 }
+
+
+def colours(labels: Iterable[str]) -> dict[str, str]:
+    """A colour for each label, "attention" or "attention, variant"; the first of an attention has that one's own."""
+    found: dict[str, str] = {}
+    for label in labels:
+        own = OWN.get(label.partition(",")[0])
+        if own is not None and own not in found.values():
+            found[label] = own
+    spare = iter([colour for colour in PALETTE if colour not in found.values()] * 3)
+    return {label: found.get(label) or next(spare) for label in labels}
 
 
 @contextmanager
