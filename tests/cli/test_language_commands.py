@@ -106,8 +106,8 @@ def test_other_causal_models_write_too_converted_or_not(data_folder, tmp_path, c
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "nowhere is not a folder; name a run, a checkpoint or a model"),
-        (["{empty}"], "holds no model: there is no run.json, config.json or flexformer_adapter.json"),
+        (["nowhere"], "nowhere is not a folder; name a run, a checkpoint, an adapter or a model"),
+        (["{empty}"], "holds no model and no adapter: no run.json, config.json or flexformer_adapter.json"),
         (["{run}", "--tokens", "0"], "tokens 0 is too small"),
         (["{run}", "--chunk", "-3"], "chunk -3 is too small"),
         (["{run}", "--temperature", "0"], "temperature 0.0 is too small"),

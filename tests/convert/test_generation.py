@@ -49,6 +49,14 @@ def test_every_kernel_attention_generates_from_its_state(attention):
     )
 
 
+def test_a_cache_of_a_model_converted_otherwise_is_refused():
+    model, prompt = converted("llama"), inputs("llama")
+    cache = model(**prompt, use_cache=True).past_key_values
+    model = flexformer.convert(flexformer.restore(model), layers=[0])
+    with pytest.raises(ValueError, match="cache holds a state at layer 1, which attends with softmax here"):
+        model(prompt["input_ids"][:, :1], past_key_values=cache)
+
+
 @pytest.mark.parametrize("layers", [[0], [1]])
 @pytest.mark.parametrize("mode", ["greedy", "beam"])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from families import build, inputs, output, trained
 from transformers import AutoModel, BertModel, LlamaForCausalLM
 
 import flexformer
+from flexformer.cli import generate
+from flexformer.distill.pretrained import load_config, load_tokenizer
+from flexformer.inspection import load as load_checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +123,18 @@ def test_pickled_weights_are_not_loaded(tmp_path):
 def test_code_from_the_hub_is_not_run(tmp_path):
     with pytest.raises(TypeError, match="trust_remote_code is not taken here"):
         flexformer.load(tmp_path, trust_remote_code=True)
+
+
+def test_code_in_a_model_s_folder_is_not_run_nor_asked_for(tmp_path, monkeypatch):
+    config = {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass OwnConfig: pass\n")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    monkeypatch.setattr("signal.alarm", lambda *_: 0)
+    for load in (flexformer.load, load_config, load_tokenizer, load_checkpoint, generate.load):
+        with pytest.raises((ValueError, OSError)):
+            load(Path(tmp_path))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_damaged_adapter_is_noticed_before_the_base_is_loaded(tmp_path):

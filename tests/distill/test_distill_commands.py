@@ -6,6 +6,7 @@ import json
 
 import pytest
 import tiny
+import transformers
 import yaml
 
 import flexformer
@@ -13,7 +14,9 @@ from flexformer.cli.main import main
 from flexformer.experiments.conversion import lengths_for
 from flexformer.experiments.presets import FOLDER
 from flexformer.experiments.presets import pretrained as presets
+from flexformer.inspection import load
 from flexformer.tasks import glue
+from flexformer.training.checkpoints import Marker, complete
 
 SHORT = ["--preset", "smoke", "--training.steps", "4", "--training.evaluate_every", "2"]
 
@@ -236,3 +239,60 @@ def test_every_preset_is_read_and_says_what_it_is():
             given, stage = presets.load_finetune(preset, "base", task, attention="hedgehog", data={"max_length": 17})
             assert (given.attention, given.data.max_length) == ("hedgehog", 17)
             assert stage.training.select == "best"
+
+
+def test_an_interrupted_distillation_writes_with_what_it_has_learned(command, tmp_path):
+    assert command("distill", "decoder", "corpus.txt", "--output", "run", *SHORT)[0] == 0
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    (tmp_path / "run/run.json").write_text(json.dumps(record | {"status": "interrupted"}))
+    folder = tmp_path / "run/checkpoints/checkpoint-2"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"")
+    complete(folder, Marker(2))
+    status, out, _ = command("generate", "run", "--prompt", "w1 w2", "--tokens", "3", "--json")
+    assert status == 0
+    assert json.loads(out)["context"] == 1 + 2 + 3 - 1  # with a start token, and the last one not read
+
+
+def test_a_base_that_was_moved_can_be_named(command, tmp_path):
+    assert command("distill", "decoder", "corpus.txt", "--output", "run", *SHORT)[0] == 0
+    (tmp_path / "decoder").rename(tmp_path / "elsewhere")
+    status, _, err = command("generate", "run", "--prompt", "w1", "--tokens", "2")
+    assert status == 1
+    assert "say where it is" in err
+    assert command("generate", "run", "--prompt", "w1", "--tokens", "2", "--base", "elsewhere")[0] == 0
+    assert command("inspect", "run", "--text", "w1 w2 w3", "--base", "elsewhere")[0] == 0
+
+
+def test_a_fine_tuned_model_is_inspected_with_its_own_weights(command, tmp_path):
+    assert command("distill", "decoder", "corpus.txt", "--output", "run", *SHORT)[0] == 0
+    rates = ["--optimizer.lr", "0.05", "--adapter", "run/adapter"]
+    arguments = ["finetune", "decoder", "text:corpus.txt", "--attention", "flexformer-c", "--output", "tuned"]
+    assert command(*arguments, *rates, *SHORT)[0] == 0
+    assert command("inspect", "tuned", "--text", "w1 w2 w3 w4", "--output", "found")[0] == 0
+    assert command("inspect", "tuned/model", "--text", "w1 w2 w3 w4", "--output", "whole")[0] == 0
+    found, whole = (
+        json.loads((tmp_path / name / "inspection.json").read_text())["heads"] for name in ("found", "whole")
+    )
+    assert [head["attended"] for head in found] == [head["attended"] for head in whole]
+    checkpoint = load(tmp_path / "tuned")
+    assert checkpoint.learned_with_kernels
+    assert "run/adapter" in checkpoint.start_note
+
+
+def test_more_tokens_than_positions_are_refused_in_one_line(command, tmp_path):
+    config = transformers.GPT2Config(
+        vocab_size=tiny.SIZES["vocab_size"], n_positions=16, n_embd=32, n_layer=1, n_head=2, bos_token_id=1
+    )
+    flexformer.convert(transformers.GPT2LMHeadModel(config)).save_pretrained(tmp_path / "short")
+    tiny.tokenizer("llama").save_pretrained(tmp_path / "short")
+    status, _, err = command("generate", "short", "--prompt", "w1", "--tokens", "20")
+    assert status == 1
+    assert "prompt and tokens make 22; this model reads 16 tokens at most" in err
+    assert command("inspect", "short", "--text", "w1 " * 30)[0] == 0
+
+
+def test_rotary_models_may_be_measured_beyond_what_they_were_made_for(command, tmp_path):
+    assert lengths_for(str(tmp_path / "decoder"), [128]) == [128]
+    with pytest.raises(ValueError, match=r"lengths has 128; .* has positions for 1 to 64 tokens"):
+        lengths_for(str(tmp_path / "encoder"), [128])

@@ -63,6 +63,11 @@ def test_limits_and_lengths_are_kept(source):
     assert all(len(row["input_ids"]) >= 9 for row in made.dataset("train").rows)
 
 
+def test_tests_have_a_limit_of_their_own(source):
+    made = Texts(source, TextOptions(max_length=12, validation_limit=1), tiny.tokenizer("bert"), test_limit=2)
+    assert (len(made.dataset("validation")), len(made.dataset("test"))) == (1, 2)
+
+
 def test_validation_may_have_a_text_of_its_own(source, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("yes yes yes yes yes")

@@ -14,11 +14,11 @@ from flexformer.cli.distill import find_preset, layer_table, output_table
 from flexformer.cli.interruption import reported
 from flexformer.cli.main import UsageError, console, print_json
 from flexformer.distill import DistillOptions, KernelOptions, LossOptions, TextOptions, procedures
-from flexformer.distill.job import ADAPTER, REPORT
+from flexformer.distill.job import REPORT
 from flexformer.experiments.conversion import MODELS, Cost, as_rows, costs, lengths_for, page
 from flexformer.files import write_json, write_text
 from flexformer.parallel.processes import process_count
-from flexformer.training import OptimizerOptions, ScheduleOptions, TrainingOptions
+from flexformer.training import OptimizerOptions, RunFolder, ScheduleOptions, TrainingOptions
 
 COSTS, PAGE = "costs.json", "report.md"
 
@@ -78,7 +78,7 @@ def convert(
     with screen.status("measuring costs") as status:
         measured = costs(
             base,
-            str(folder / ADAPTER),
+            str(RunFolder(folder).adapter),
             measured_at,
             threads=threads,
             progress=lambda note: status.update(f"measuring costs, {note}"),
@@ -91,7 +91,7 @@ def convert(
         return 0
     for table in (layer_table(report), output_table(report), _cost_table(measured)):
         screen.print(table)
-    screen.print(f"{folder / ADAPTER} holds the kernels, {folder / PAGE} this report.", soft_wrap=True)
+    screen.print(f"{RunFolder(folder).adapter} holds the kernels, {folder / PAGE} this report.", soft_wrap=True)
     if measured[0].token_seconds is not None:
         screen.print(f'It writes: flexformer generate {folder} --prompt "..."', soft_wrap=True, highlight=False)
     return 0

@@ -14,9 +14,9 @@ from flexformer.cli.arguments import with_presets
 from flexformer.cli.interruption import reported
 from flexformer.cli.main import UsageError, console, print_json
 from flexformer.distill import DistillOptions, KernelOptions, LossOptions, TextOptions, procedures
-from flexformer.distill.job import ADAPTER, REPORT
+from flexformer.distill.job import REPORT
 from flexformer.experiments.presets import pretrained as presets
-from flexformer.training import OptimizerOptions, ScheduleOptions, TrainingOptions
+from flexformer.training import OptimizerOptions, RunFolder, ScheduleOptions, TrainingOptions
 
 COLUMNS = {
     "kl": "KL",
@@ -85,7 +85,8 @@ def distill(
         return 0
     screen.print(layer_table(report))
     screen.print(output_table(report))
-    screen.print(f"{folder / ADAPTER} holds the kernels, {folder / REPORT} all figures, head by head.", soft_wrap=True)
+    adapter = RunFolder(folder).adapter
+    screen.print(f"{adapter} holds the kernels, {folder / REPORT} all figures, head by head.", soft_wrap=True)
     return 0
 
 

@@ -20,11 +20,11 @@ from flexformer.cli.main import UserError, console, print_json
 from flexformer.convert import load as load_converted
 from flexformer.convert import manifest
 from flexformer.convert.swap import CONFIG_KEY
-from flexformer.distill.job import ADAPTER
+from flexformer.distill.pretrained import longest_input, start_token
 from flexformer.models import CausalLM
 from flexformer.models.cache import state_bytes
-from flexformer.training import RunFolder
 from flexformer.training.run import quiet_libraries
+from flexformer.training.weights import NoWeightsError, weights_of
 
 TAIL = 16  # tokens of the prompt that new ones are decoded after
 
@@ -40,6 +40,7 @@ def generate(
     beams: int = 1,
     chunk: int | None = None,
     seed: int = 0,
+    base: str | None = None,
     compare: str | None = None,
     contexts: list[int] = [128, 512, 2048, 8192],  # noqa: B006  (never changed)
     json: bool = False,
@@ -61,6 +62,7 @@ def generate(
         beams: Follow this many continuations and write the likeliest as a whole, without drawing.
         chunk: Read the prompt in pieces of so many tokens, to save memory.
         seed: Of what is drawn.
+        base: The model that an adapter was made for, where it is not found under the name it had.
         compare: Also time this attention in place of the model's own, such as softmax.
         contexts: Lengths for --compare.
         json: Print text and figures as JSON.
@@ -82,7 +84,7 @@ def generate(
     if not greedy and beams == 1:
         how = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
     with quiet_libraries():
-        model, tokenizer = load(weights_of(checkpoint))
+        model, tokenizer = load(checkpoint, base)
         rival = None if compare is None else _rival(model, compare)
         ids = _read(prompt, model, tokenizer, notes)
         _check_lengths([model], ids.shape[1] + tokens, [])
@@ -135,40 +137,40 @@ def _write(model: Any, tokenizer: Any, ids: torch.Tensor, how: dict[str, Any], a
     return _Written(text, len(new), rate, seconds, int(cache.get_seq_length()), state_bytes(cache))
 
 
-def weights_of(path: Path) -> Path:
-    """The folder of the weights that a user means: of a finished run, of an unfinished one, or the folder itself."""
-    if not path.is_dir():
-        raise UserError(f"{path} is not a folder; name a run, a checkpoint or a model that was saved")
-    run = RunFolder(path)
-    if run.record_file.is_file():
-        found = run.weights()
-        if found is None and (path / ADAPTER / manifest.FILE).is_file():  # of a distillation
-            return path / ADAPTER
-        if found is None:
-            raise UserError(f"{path} holds no weights yet: no model and no checkpoint")
-        return found
-    if (path / "config.json").is_file() or (path / manifest.FILE).is_file():
-        return path
-    raise UserError(f"{path} holds no model: there is no run.json, config.json or {manifest.FILE}")
+def load(path: Path, base: str | None = None) -> tuple[PreTrainedModel, Any]:
+    """A causal model and its tokenizer; an adapter, which has none, writes with that of its base.
 
-
-def load(folder: Path) -> tuple[PreTrainedModel, Any]:
-    """A causal model and its tokenizer; an adapter, which has none, writes with that of its base."""
-    is_adapter = (folder / manifest.FILE).is_file()
-    is_converted = is_adapter or hasattr(AutoConfig.from_pretrained(folder), CONFIG_KEY)
+    Args:
+        path: Of a run, of a model or of an adapter.
+        base: The model that an adapter was made for, where it does not have the name it had.
+    """
     try:
-        model = load_converted(folder) if is_converted else _load_whole(folder)
+        folder = weights_of(path)
+    except NoWeightsError as error:
+        raise UserError(str(error)) from None
+    is_adapter = (folder / manifest.FILE).is_file()
+    if base is not None and not is_adapter:
+        raise UserError(f"base {base} is for adapters; {folder} holds a whole model")
+    is_converted = is_adapter or hasattr(AutoConfig.from_pretrained(folder, trust_remote_code=False), CONFIG_KEY)
+    try:
+        if is_converted:
+            model = load_converted(*((folder,) if base is None else (base, folder)))
+        else:
+            model = _load_whole(folder)
     except SafetensorError as error:
         raise UserError(f"{folder} holds weights that are damaged: {error}") from error
     if not model.can_generate():
         raise UserError(f"{folder} holds a {type(model).__name__}, which does not generate; name a language model")
     has_words = not is_adapter or (folder / "tokenizer_config.json").is_file()
-    return model.eval(), AutoTokenizer.from_pretrained(folder if has_words else model.name_or_path)
+    words = folder if has_words else model.name_or_path
+    return model.eval(), AutoTokenizer.from_pretrained(words, trust_remote_code=False)
 
 
 def _load_whole(folder: Path) -> PreTrainedModel:
     """A causal model all of whose weights are there: of an encoder, the head would be drawn at random."""
-    loaded: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        folder, output_loading_info=True, use_safetensors=True, trust_remote_code=False
+    )
     model: PreTrainedModel = loaded[0]
     if missing := sorted(loaded[1]["missing_keys"]):
         raise UserError(f"{folder} holds no whole language model: {missing[0]} is not there")
@@ -176,8 +178,14 @@ def _load_whole(folder: Path) -> PreTrainedModel:
 
 
 def _read(prompt: str, model: PreTrainedModel, tokenizer: Any, notes: Console) -> torch.Tensor:
-    """(1, T) token ids; of nothing, what stands before a text."""
+    """(1, T) token ids; of nothing, what stands before a text.
+
+    A pretrained model gets the start token that distillation and fine-tuning put before every text.
+    """
     found = tokenizer(prompt).input_ids
+    start = None if isinstance(model, CausalLM) else start_token(model.config, tokenizer)
+    if start is not None and found[:1] != [start]:
+        found = [start, *found]
     if not found:
         start = model.config.bos_token_id
         if start is None:
@@ -192,10 +200,12 @@ def _read(prompt: str, model: PreTrainedModel, tokenizer: Any, notes: Console) -
 def _check_lengths(models: Iterable[Any], tokens: int, contexts: list[int]) -> None:
     """Refuse what models with a longest length cannot read."""
     for model in models:
-        longest = getattr(model.config, "longest", None)
+        own = isinstance(model, CausalLM)
+        longest = model.config.longest if own else longest_input(model.config)
         if longest is not None and max([tokens, *contexts]) > longest:
             asked = f"prompt and tokens make {tokens}" if tokens > longest else f"contexts {max(contexts)} is too long"
-            raise UserError(f"{asked}; with {model.config.attention} this model reads {longest} tokens at most")
+            having = f"with {model.config.attention} " if own else ""
+            raise UserError(f"{asked}; {having}this model reads {longest} tokens at most")
 
 
 class _TimedStreamer(TextStreamer):

@@ -27,6 +27,7 @@ def inspect(
     against: Path | None = None,
     text: str | None = None,
     tokens: int = 64,
+    base: str | None = None,
     output: Path = Path("inspection"),
     json: bool = False,
 ) -> int:
@@ -43,6 +44,7 @@ def inspect(
         against: Another one to compare with.
         text: A text file, or the text itself.
         tokens: Read at most so many tokens of the text.
+        base: The model that an adapter was made for, where it is not found under the name it had.
         output: The folder pictures and figures go to.
         json: Print the figures as JSON.
 
@@ -52,7 +54,7 @@ def inspect(
     if tokens < 2:
         raise UserError(f"tokens {tokens} is too small; use 2 or more")
     screen = console()
-    first = load(checkpoint)
+    first = load(checkpoint, base)
     second = None if against is None else load(against)
     apart = [] if second is None else differences(first, second)
     reading = None if text is None else read(first, text_of(text), tokens)

@@ -270,6 +270,12 @@ def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
     if seat.has_kernel:
         seat.running[_thread()] = recurrent_layer(cache, index)
         return
+    layers = getattr(cache, "layers", ())
+    if index < len(layers) and isinstance(layers[index], RecurrentLayer) and layers[index].length:
+        raise ValueError(
+            f"cache holds a state at layer {index}, which attends with softmax here and needs all keys; it was filled "
+            "by a model converted otherwise, begin with a new one"
+        )
     length = cache.get_seq_length(index)
     # A static cache counts in a tensor of its own, which goes on counting before attention is computed.
     seat.running[_thread()] = length.clone() if isinstance(length, Tensor) else length

@@ -38,13 +38,14 @@ def load_model(
         manifest.read(Path(adapter))  # a damaged adapter should not cost a download first
     shared = ("revision", "cache_dir", "token", "local_files_only", "subfolder", "force_download")
     try:
-        config = AutoConfig.from_pretrained(name, **{key: options[key] for key in shared if key in options})
+        given = {key: options[key] for key in shared if key in options}
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False, **given)
     except OSError as error:
         if not by_adapter:
             raise
         raise ValueError(
-            f"{adapter} was made for {name}, which is not found from here; say where it is with "
-            "flexformer.load(base, adapter)"
+            f"{adapter} was made for {name}, which is not found from here; say where it is, with "
+            "flexformer.load(base, adapter) or the option base of commands"
         ) from error
     summary = getattr(config, CONFIG_KEY, None)
     if adapter is None and summary is None:
@@ -82,7 +83,7 @@ def _load_quietly(loader: Any, name: str, options: dict[str, Any], has_kernels: 
     if has_kernels:
         transformers.logging.set_verbosity_error()
     try:
-        model: PreTrainedModel = loader.from_pretrained(name, use_safetensors=True, **options)
+        model: PreTrainedModel = loader.from_pretrained(name, use_safetensors=True, trust_remote_code=False, **options)
     finally:
         transformers.logging.set_verbosity(verbosity)
     return model

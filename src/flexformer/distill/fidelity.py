@@ -15,23 +15,34 @@ from ..convert.discovery import evaluation
 from ..convert.observation import Call, observing
 from ..convert.swap import base_of
 
+ROWS = 512  # of queries at a time, where padding makes a mask of pairs necessary
+
 
 def softmax_attention(call: Call) -> Tensor:
     """(B, H, T, Dv): an observer that lets a converted model attend as it did before."""
-    mask = None if call.key_mask is None else call.key_mask[:, None, None, :]
-    if mask is not None and call.is_causal:
-        length = call.query.shape[2]
+    if call.key_mask is None or not call.is_causal:
+        mask = None if call.key_mask is None else call.key_mask[:, None, None, :]
+        return _softmax(call, call.query, mask, call.is_causal)
+    # The mask of all pairs would be quadratic, so rows are taken in portions.
+    position = torch.arange(call.query.shape[2], device=call.query.device)
+    found = []
+    for rows in position.split(ROWS):
         # Padding that sees nothing would be NaN; it may see itself, since nobody looks at it.
-        own = torch.eye(length, dtype=torch.bool, device=mask.device)
-        mask = (mask & torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()) | own
+        earlier, own = rows[:, None] >= position, rows[:, None] == position
+        mask = (call.key_mask[:, None, None, :] & earlier) | own
+        found.append(_softmax(call, call.query[:, :, rows[0] : rows[-1] + 1], mask, False))
+    return torch.cat(found, dim=2)
+
+
+def _softmax(call: Call, query: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
     return F.scaled_dot_product_attention(
-        call.query,
+        query,
         call.key,
         call.value,
         mask,
-        is_causal=call.is_causal and mask is None,
+        is_causal=is_causal,
         scale=call.scaling,
-        enable_gqa=call.query.shape[1] != call.key.shape[1],
+        enable_gqa=query.shape[1] != call.key.shape[1],
     )
 
 

@@ -26,8 +26,8 @@ from .report import Report, metrics
 from .sequences import SequenceDataset, pad, padding_token
 from .texts import Texts
 
-START_SEQUENCES = 32
-ADAPTER, REPORT = "adapter", "report.json"
+START_SEQUENCES, START_TOKENS = 32, 16384  # what centres start from: so many at most
+REPORT = "report.json"
 
 
 class DistillJob(Job):
@@ -56,6 +56,11 @@ class DistillJob(Job):
             for split in ("train", "validation"):
                 self.texts.dataset(split, lambda done: progress.update(bar, completed=done))
         check_lengths([self.dataset("train"), self.dataset("validation")], self.config, self.options.base)
+        lengths = sorted(len(row["input_ids"]) for row in self.dataset("train").rows)
+        console.print(
+            f"{len(lengths):,} sequences to learn from, half of them of {lengths[len(lengths) // 2]:,} tokens or more, "
+            f"the longest of {lengths[-1]:,}"
+        )
 
     def model(self) -> Distiller:
         options = self.options
@@ -64,7 +69,9 @@ class DistillJob(Job):
         convert(model, options.attention, options.kernel.layers, **options.kernel.options)
         distiller = Distiller(model, options.loss)
         train = self.dataset("train")
-        distiller.initialise_from_data(**self.collate([train[i] for i in range(min(START_SEQUENCES, len(train)))]))
+        longest = max(len(row["input_ids"]) for row in train.rows[:START_SEQUENCES])
+        count = min(START_SEQUENCES, len(train), max(1, START_TOKENS // longest))
+        distiller.initialise_from_data(**self.collate([train[i] for i in range(count)]))
         self.layers = distiller.layers
         self.start = {name: value.clone() for name, value in distiller.state_dict().items()}
         return distiller
@@ -108,6 +115,6 @@ class DistillJob(Job):
 
     def save(self, model: nn.Module, folder: RunFolder) -> None:
         assert isinstance(model, Distiller)
-        save_adapter(model.model, folder.path / ADAPTER)
+        save_adapter(model.model, folder.adapter)
         if self.report is not None:
             write_json(folder.path / REPORT, self.report)

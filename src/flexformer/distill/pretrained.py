@@ -20,7 +20,7 @@ UNBOUNDED = 2**31
 
 def load_config(base: str) -> PreTrainedConfig:
     """The config of a model that was not converted yet."""
-    config: PreTrainedConfig = _having(base, lambda: AutoConfig.from_pretrained(base))
+    config: PreTrainedConfig = _having(base, lambda: AutoConfig.from_pretrained(base, trust_remote_code=False))
     if hasattr(config, CONFIG_KEY):
         raise ValueError(
             f"base {base} is converted already; name the model it came from, and its kernels as an adapter"
@@ -37,14 +37,16 @@ def load_model(base: str, loader: Any = None, **options: Any) -> PreTrainedModel
         **options: For `from_pretrained`.
     """
     chosen = model_class(load_config(base)) if loader is None else loader
-    load = chosen.from_pretrained
-    model: PreTrainedModel = _having(base, lambda: load(base, use_safetensors=True, dtype=torch.float32, **options))
+    safely = {"use_safetensors": True, "trust_remote_code": False}
+    model: PreTrainedModel = _having(
+        base, lambda: chosen.from_pretrained(base, dtype=torch.float32, **safely, **options)
+    )
     return model
 
 
 def load_tokenizer(base: str) -> PreTrainedTokenizerBase:
     """The model's tokenizer."""
-    found: PreTrainedTokenizerBase = _having(base, lambda: AutoTokenizer.from_pretrained(base))
+    found: PreTrainedTokenizerBase = _having(base, lambda: AutoTokenizer.from_pretrained(base, trust_remote_code=False))
     return found
 
 
@@ -56,12 +58,18 @@ def positions(config: PreTrainedConfig) -> int:
     return most - config.pad_token_id - 1 if counts_from_padding else most
 
 
+def longest_input(config: PreTrainedConfig) -> int | None:
+    """Tokens that a model can read at most; None where positions go on, as rotary ones do."""
+    text = config.get_text_config()
+    rotary = any(getattr(text, name, None) is not None for name in ("rope_theta", "rope_parameters"))
+    return None if rotary else positions(config)
+
+
 def check_lengths(data: Iterable[SequenceDataset], config: PreTrainedConfig, base: str) -> None:
     """Raise if a sequence has no positions in the model."""
-    text, most = config.get_text_config(), positions(config)
-    rotary = any(getattr(text, name, None) is not None for name in ("rope_theta", "rope_parameters"))
+    most = longest_input(config)
     longest = max(len(row["input_ids"]) for dataset in data for row in dataset.rows)
-    if not rotary and longest > most:
+    if most is not None and longest > most:
         raise ValueError(f"a sequence has {longest} tokens, {base} positions for {most}; use data.max_length {most}")
 
 

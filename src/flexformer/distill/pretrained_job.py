@@ -17,7 +17,6 @@ from ..files import write_folder
 from ..tasks import Split
 from ..tasks.base import SPLITS
 from ..training import Job, RunFolder
-from .job import ADAPTER
 from .options import FinetuneOptions
 from .pretrained import check_lengths, load_config, load_tokenizer
 from .sequences import SequenceDataset, padding_token
@@ -83,7 +82,7 @@ class PretrainedJob(Job):
     def save(self, model: nn.Module, folder: RunFolder) -> None:
         trained = self.inside(model)
         if self.options.attention != "softmax":
-            save_adapter(trained, folder.path / ADAPTER)
+            save_adapter(trained, folder.adapter)
         if self.options.lora.rank:
             write_folder(folder.path / LORA, lambda path: trained.save_pretrained(path))
             trained = trained.merge_and_unload()

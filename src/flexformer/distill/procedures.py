@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ..training import Record, RunFolder, RunFolderError, run_job
 from .finetune import FinetuneJob
-from .job import ADAPTER, DistillJob
+from .job import DistillJob
 from .options import GLUE_PREFIX, TEXT_PREFIX, DistillOptions, FinetuneOptions, KernelOptions, StageOptions
 from .text_finetune import TextFinetuneJob
 
@@ -75,7 +75,7 @@ def recover(
     console.print(f"distilling {options.attention}", highlight=False)
     second = distill(distillation(options, stage, str(model)), output / "distill", console, command)
     console.print(f"fine-tuning with {options.attention}", highlight=False)
-    again = replace(options, base=str(model), adapter=str(output / "distill" / ADAPTER))
+    again = replace(options, base=str(model), adapter=str(RunFolder(output / "distill").adapter))
     return Recovery(first, second, finetune(again, output / "finetune", console, command))
 
 

@@ -101,7 +101,8 @@ class TextFinetuneJob(PretrainedJob):
             train_limit=data.train_limit,
             validation_limit=data.validation_limit,
         )
-        self.texts = Texts(source, given, self.tokenizer, start_token(self.config, self.tokenizer))
+        start = start_token(self.config, self.tokenizer)
+        self.texts = Texts(source, given, self.tokenizer, start, data.test_limit)
 
     def dataset(self, split: Split) -> SequenceDataset:
         return self.texts.dataset(split)

@@ -33,12 +33,19 @@ class Texts:
         options: Lengths and limits.
         tokenizer: The model's.
         start_token: Put before sequences that do not begin with it, as language models expect; None for others.
+        test_limit: Test on this many sequences only.
     """
 
     def __init__(
-        self, source: str, options: TextOptions, tokenizer: PreTrainedTokenizerBase, start_token: int | None = None
+        self,
+        source: str,
+        options: TextOptions,
+        tokenizer: PreTrainedTokenizerBase,
+        start_token: int | None = None,
+        test_limit: int | None = None,
     ) -> None:
         self.source, self.options, self.tokenizer, self.start_token = source, options, tokenizer, start_token
+        self.test_limit = test_limit
         self._made: dict[str, SequenceDataset] = {}
 
     def dataset(self, split: Split, progress: Progress = lambda done: None) -> SequenceDataset:
@@ -54,7 +61,7 @@ class Texts:
         return self._made[split]
 
     def _rows(self, split: Split, progress: Progress) -> list[dict[str, Any]]:
-        limit = self.options.limit("validation" if split == "test" else split)
+        limit = self.test_limit if split == "test" else self.options.limit(split)
         if self.source.startswith(GLUE_PREFIX):
             glue = Glue(
                 self.source.removeprefix(GLUE_PREFIX), self.options.root, source=self.options.source, select="holdout"

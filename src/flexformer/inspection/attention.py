@@ -15,6 +15,7 @@ from ..attention.kernel import KernelAttention
 from ..convert.observation import Call, observing
 from ..distill.fidelity import softmax_attention
 from ..distill.loss import LossOptions, compare
+from ..distill.pretrained import longest_input
 from ..distill.report import Findings
 from ..kernels.weights import attention_weights
 from ..ops.guard import normalise
@@ -53,10 +54,11 @@ def read(checkpoint: Checkpoint, text: str, most: int) -> Reading:
     Args:
         checkpoint: Whose model.
         text: To read.
-        most: Tokens of it.
+        most: Tokens of it, or fewer where the model has no positions for so many.
     """
     tokenizer = _tokenizer(checkpoint)
-    ids = tokenizer(text, truncation=True, max_length=most).input_ids
+    ends = longest_input(checkpoint.model.config)
+    ids = tokenizer(text, truncation=True, max_length=most if ends is None else min(most, ends)).input_ids
     if len(ids) < 2:
         raise CheckpointError(f"text has {len(ids)} tokens; give at least 2, so that there is something to attend to")
     calls = _calls(checkpoint, torch.tensor([ids]))
@@ -72,9 +74,9 @@ def _calls(checkpoint: Checkpoint, ids: Tensor) -> dict[int, Call]:
     with torch.no_grad(), quiet_libraries():
         if checkpoint.is_converted:
 
-            def observe(call: Call) -> Tensor:
+            def observe(call: Call) -> Tensor | None:
                 found[call.layer] = call
-                return softmax_attention(call)
+                return None if checkpoint.learned_with_kernels else softmax_attention(call)
 
             with observing(observe):
                 model(**inputs)
@@ -133,7 +135,7 @@ def _softmax(call: Call) -> Tensor:
 def _tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     base = checkpoint.model.name_or_path if checkpoint.is_adapter else checkpoint.weights
     try:
-        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(base)
+        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(base, trust_remote_code=False)
     except (OSError, ValueError):
         raise CheckpointError(
             f"{checkpoint.path} has no tokenizer to read a text with; leave text out, or name a language model or an "

@@ -21,10 +21,11 @@ from ..convert.adapter import read_tensors
 from ..convert.manifest import Manifest
 from ..convert.swap import CONFIG_KEY, kernels_of
 from ..kernels import Kernel
-from ..training import RunFolder
+from ..training.record import ADAPTER
 from ..training.run import quiet_libraries
+from ..training.weights import NoWeightsError, weights_of
 
-ADAPTER, MODEL = "adapter", "model"
+MODEL = "model"
 
 
 class CheckpointError(ValueError):
@@ -50,6 +51,10 @@ class Checkpoint:
     is_adapter: bool
     scaling: dict[int, float] = field(default_factory=dict)
     """of the softmax that each layer is compared with"""
+    base: str | None = None
+    """of an adapter, where it does not have the name it had"""
+    learned_with_kernels: bool = False
+    """the model itself has learned with its kernels"""
     loaded: PreTrainedModel | None = None
 
     @cached_property
@@ -57,7 +62,7 @@ class Checkpoint:
         """The whole model, in evaluation mode."""
         if self.loaded is None:
             with quiet_libraries():
-                self.loaded = load_converted(self.weights)
+                self.loaded = load_converted(*((self.weights,) if self.base is None else (self.base, self.weights)))
         return self.loaded.eval()
 
     @property
@@ -66,40 +71,31 @@ class Checkpoint:
         return self.is_adapter or hasattr(self.model.config, CONFIG_KEY)
 
 
-def load(path: Path) -> Checkpoint:
+def load(path: Path, base: str | None = None) -> Checkpoint:
     """Find the kernels that a path means.
 
     Args:
         path: The folder of a run, of an adapter, or of a model with kernels.
+        base: The model that an adapter was made for, where it does not have the name it had.
 
     Raises:
         CheckpointError: There are none.
     """
-    weights = _weights_of(path)
+    try:
+        weights = weights_of(path)
+    except NoWeightsError as error:
+        raise CheckpointError(str(error)) from None
     record = _record_of(path, weights)
     if (weights / manifest.FILE).is_file():
-        return _adapter(path, weights, record)
+        return _adapter(path, weights, None, base, record)
+    beside = weights.parent / ADAPTER
+    if weights.name == MODEL and (beside / manifest.FILE).is_file():  # a fine-tuning; its adapter says how it started
+        return _adapter(path, beside, weights, base, record)
     with quiet_libraries():
-        config = AutoConfig.from_pretrained(weights)
+        config = AutoConfig.from_pretrained(weights, trust_remote_code=False)
         if hasattr(config, CONFIG_KEY):
             return _converted(path, weights, load_converted(weights))
         return _own(path, weights, config, record)
-
-
-def _weights_of(path: Path) -> Path:
-    if not path.is_dir():
-        raise CheckpointError(f"{path} is not a folder; name a run, an adapter or a model that was saved")
-    run = RunFolder(path)
-    if run.record_file.is_file():
-        if (path / ADAPTER / manifest.FILE).is_file():
-            return path / ADAPTER
-        found = run.weights()
-        if found is None:
-            raise CheckpointError(f"{path} holds no weights yet: no model and no checkpoint")
-        return found
-    if (path / manifest.FILE).is_file() or (path / "config.json").is_file():
-        return path
-    raise CheckpointError(f"{path} holds no model and no adapter: no run.json, config.json or {manifest.FILE}")
 
 
 def _record_of(path: Path, weights: Path) -> dict[str, Any] | None:
@@ -123,7 +119,7 @@ def _own(path: Path, weights: Path, config: PreTrainedConfig, record: dict[str, 
         raise CheckpointError(
             f"{path} holds a {names[0] or config.model_type} that was not converted: it has no kernels"
         )
-    model = kind.from_pretrained(weights)
+    model = kind.from_pretrained(weights, use_safetensors=True)
     found = kernel_modules(model)
     attention = str(config.attention)
     if not found:
@@ -135,7 +131,7 @@ def _own(path: Path, weights: Path, config: PreTrainedConfig, record: dict[str, 
             starts = kernel_modules(kind(config))
         note = f"the start was drawn again from the run's seed, {record['seed']}"
     scaling = {layer: kernel.head_dim**-0.5 for layer, kernel in found.items()}
-    return Checkpoint(path, weights, attention, found, starts, note, False, scaling, model)
+    return Checkpoint(path, weights, attention, found, starts, note, False, scaling, None, True, model)
 
 
 def kernel_modules(model: nn.Module) -> dict[int, Kernel]:
@@ -144,8 +140,10 @@ def kernel_modules(model: nn.Module) -> dict[int, Kernel]:
     return dict(enumerate(found))
 
 
-def _adapter(path: Path, weights: Path, record: dict[str, Any] | None) -> Checkpoint:
-    """An adapter, read without its base model."""
+def _adapter(
+    path: Path, weights: Path, whole: Path | None, base: str | None, record: dict[str, Any] | None
+) -> Checkpoint:
+    """An adapter, read without its base model; or with `whole`, the model that learned together with its kernels."""
     made = manifest.read(weights)
     if made.attention == "softmax":
         raise CheckpointError(f"{path} attends with softmax, which has no kernel to look at")
@@ -160,7 +158,10 @@ def _adapter(path: Path, weights: Path, record: dict[str, Any] | None) -> Checkp
         kernel.eval()
     starts, note = _adapter_start(made, record)
     scaling = {layer: float(made.base.geometry[layer]["scaling"]) for layer in found}
-    return Checkpoint(path, weights, made.attention, found, starts, note, True, scaling)
+    is_adapter = whole is None
+    return Checkpoint(
+        path, whole or weights, made.attention, found, starts, note, is_adapter, scaling, base, not is_adapter
+    )
 
 
 def _adapter_start(made: Manifest, record: dict[str, Any] | None) -> tuple[dict[int, Kernel] | None, str]:
@@ -200,4 +201,4 @@ def _converted(path: Path, weights: Path, model: PreTrainedModel) -> Checkpoint:
     summary = getattr(model.config, CONFIG_KEY)
     scaling = {layer: float(getattr(kernel, "scaling", kernel.head_dim**-0.5)) for layer, kernel in found.items()}
     note = "the start is not known: a converted model saved whole does not say how its kernels were drawn"
-    return Checkpoint(path, weights, str(summary["attention"]), found, None, note, False, scaling, model)
+    return Checkpoint(path, weights, str(summary["attention"]), found, None, note, False, scaling, None, False, model)

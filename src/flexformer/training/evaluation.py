@@ -77,7 +77,7 @@ def evaluate(
         job.prepare(console)
         dataset = job.dataset(split)
         show = ShowProgress(console, job.best.metric)
-        model = loader.from_pretrained(weights)
+        model = loader.from_pretrained(weights, use_safetensors=True, trust_remote_code=False)
         trainer = job.trainer_class()(model, job, job.options, Path(unused), None, dataset, [show], job.best)
         try:
             found = trainer.evaluate(dataset, metric_key_prefix=split)

@@ -28,6 +28,7 @@ from . import checkpoints
 from .job import Settings
 
 PACKAGES = ("torch", "transformers", "accelerate", "numpy")
+ADAPTER = "adapter"  # where runs with a pretrained model put their kernels
 LARGEST_RECORD = 2**24
 
 # Where the data lies, not which; and what does not change what is learned.
@@ -98,6 +99,7 @@ class RunFolder:
         self.model = path / "model"
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
+        self.adapter = path / ADAPTER
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -148,12 +150,18 @@ class RunFolder:
         write_folder(self.model, lambda path: model.save_pretrained(path))
 
     def weights(self) -> Path | None:
-        """The folder of the finished model, else of the latest whole checkpoint; None before the first."""
+        """The folder of the finished model, else of what there is so far; None before there is anything.
+
+        Checkpoints of a pretrained model are for going on alone: they hold no model that could be loaded. What was
+        learned lies in the model, or in the adapter, that such a run writes when it is interrupted too.
+        """
         record = self.read()
         if record is not None and record.status == "finished" and self.model.is_dir():
             return self.model  # checkpoints may be left of a process that died while it tidied up
         found = checkpoints.last(self.checkpoints)
-        return None if found is None else found[0]
+        if found is not None and (found[0] / "config.json").is_file():
+            return found[0]
+        return next((folder for folder in (self.model, self.adapter) if folder.is_dir()), None)
 
     def check(self, options: Settings) -> Record | None:
         """The record of the run that these options describe, if it is here; None if the folder is free for it.
