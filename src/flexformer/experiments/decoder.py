@@ -28,7 +28,7 @@ from .digest import place
 from .glue_cells import SOFTMAX
 from .presets.pretrained import load_distill, load_finetune
 from .pretrained_models import Subject, slug
-from .recovery import RecoveredCell, RecoveryStudy, checked, of_attention, scores_before
+from .recovery import RecoveredCell, RecoveryStudy, of_attention, scores_before
 from .results import Result
 from .tables import Column, Table
 
@@ -76,7 +76,7 @@ class DecoderStudy(RecoveryStudy):
 
     def __init__(self, preset: str, root: str | None = None, base: str | None = None, text: str | None = None) -> None:
         model = base or str(data_root(root) / SMALL_MODEL)
-        super().__init__(preset, root, Subject(model, text or str(own_text(model, checked(preset), root))))
+        super().__init__(preset, root, Subject(model, text or str(own_text(model, self.check_preset(preset), root))))
 
     @property
     def stem(self) -> str:

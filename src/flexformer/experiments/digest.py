@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from flexformer.distill.options import TEXT_PREFIX
-from flexformer.training.record import IRRELEVANT
+from flexformer.training.record import IRRELEVANT, flat
 
 # A preset's name says where values came from, not what they are.
 LABELS = IRRELEVANT | {"preset"}
@@ -45,14 +45,3 @@ def place(path: str) -> str:
     """The last two parts of a path, or of a name on a hub; "text:" before it is kept."""
     prefix = TEXT_PREFIX if path.startswith(TEXT_PREFIX) else ""
     return prefix + "/".join(PurePath(path.removeprefix(prefix)).parts[-2:])
-
-
-def flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested options by dotted name."""
-    found: dict[str, Any] = {}
-    for key, value in options.items():
-        if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = list(value) if isinstance(value, tuple) else value
-    return found

@@ -43,8 +43,6 @@ class EfficiencyFigure(Experiment):
     def __init__(
         self, preset: str, root: str | None = None, threads: int = 1, lengths: Sequence[int] | None = None
     ) -> None:
-        if preset not in LENGTHS:
-            raise ValueError(f"preset {preset!r} is unknown; use one of {', '.join(LENGTHS)}")
         super().__init__(preset, root)
         self.threads = threads
         self.lengths = sorted(set(lengths or LENGTHS[preset]))

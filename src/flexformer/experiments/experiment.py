@@ -45,10 +45,19 @@ class Experiment(abc.ABC):
     name: ClassVar[str]
     row_option: ClassVar[str] = "attention"
     """of the command: what rows are named by"""
+    presets: ClassVar[tuple[str, ...]] = ("paper", "cpu", "smoke")
+    """scales that there are"""
 
     def __init__(self, preset: str, root: str | None = None) -> None:
-        self.preset = preset
+        self.preset = self.check_preset(preset)
         self.root = root
+
+    @classmethod
+    def check_preset(cls, preset: str) -> str:
+        """A scale that there is."""
+        if preset not in cls.presets:
+            raise ValueError(f"preset {preset!r} is unknown; use one of {', '.join(cls.presets)}")
+        return preset
 
     @property
     def stem(self) -> str:

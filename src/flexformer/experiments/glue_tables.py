@@ -36,8 +36,6 @@ class _GlueExperiment(Experiment):
     def __init__(
         self, preset: str, root: str | None = None, base: str | None = None, tasks: Sequence[str] | None = None
     ) -> None:
-        if preset not in TASKS:
-            raise ValueError(f"preset {preset!r} is unknown; use one of {', '.join(TASKS)}")
         super().__init__(preset, root)
         self.runs = GlueRuns(preset, base or default_base(preset), root)
         self.tasks = checked(tasks, TASKS[preset])
@@ -172,6 +170,9 @@ class TransferTable(_GlueExperiment):
             notes,
         )
         return [averages, whole]
+
+    def plot(self, tables: Sequence[Table], found: Sequence[Result]) -> dict[str, bytes]:
+        return super().plot(tables[:1], found)
 
     def _means(self, name: str, starts: Sequence[str], found: Sequence[Result]) -> Row:
         """Mean over sources other than the target; empty where one is missing."""

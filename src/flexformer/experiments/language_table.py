@@ -42,8 +42,6 @@ class LanguageTable(Experiment):
     name: ClassVar[str] = "table2"
 
     def __init__(self, preset: str, root: str | None = None, corpus: str | None = None) -> None:
-        if preset not in SIZES:
-            raise ValueError(f"preset {preset!r} is unknown; use one of {', '.join(SIZES)}")
         super().__init__(preset, root)
         self.corpus = CORPORA[preset] if corpus is None else corpus
         self.slug = Path(self.corpus).stem

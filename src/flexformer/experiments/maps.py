@@ -72,8 +72,6 @@ class MapExperiment(Experiment):
     row_option: ClassVar[str] = "maps"
 
     def __init__(self, preset: str, root: str | None = None, base: str | None = None, text: str | None = None) -> None:
-        if preset not in PRESETS:
-            raise ValueError(f"preset {preset!r} is unknown; use one of {', '.join(PRESETS)}")
         super().__init__(preset, root)
         self.subject = Subject.of(preset, root, base, text)
 

@@ -27,7 +27,6 @@ from .results import Result
 from .stages import REFERENCE, Stage, learned_layers
 from .tables import Column, Row, Table, Value
 
-PRESETS = ("cpu", "smoke")
 STEPS = ("converted", "distilled", "fine-tuned")
 
 
@@ -85,6 +84,7 @@ class RecoveryStudy(Experiment):
         subject: The model and the text it is distilled on.
     """
 
+    presets: ClassVar[tuple[str, ...]] = ("cpu", "smoke")
     metric: ClassVar[str]
     """what models are scored by"""
     scorer: ClassVar[str]
@@ -192,13 +192,6 @@ class RecoveryStudy(Experiment):
         if step == STEPS[-1]:
             return Value.of([self.factor * result.metrics[f"test_{self.metric}"] for result in own])
         return Value.of([self.factor * result.details[step] for result in own if step in result.details])
-
-
-def checked(preset: str) -> str:
-    """A scale that there is."""
-    if preset not in PRESETS:
-        raise ValueError(f"preset {preset!r} is unknown; use one of {', '.join(PRESETS)}")
-    return preset
 
 
 def of_attention(attention: str, found: Sequence[Result]) -> list[Result]:

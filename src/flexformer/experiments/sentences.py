@@ -8,7 +8,7 @@ from flexformer.distill import DistillOptions, FinetuneOptions
 
 from .presets.pretrained import load_distill, load_finetune
 from .pretrained_models import Subject
-from .recovery import RecoveryStudy, checked, scores_before
+from .recovery import RecoveryStudy, scores_before
 from .tables import Column
 
 TASK = "stsb"
@@ -30,7 +30,7 @@ class SentenceStudy(RecoveryStudy):
     scorer: ClassVar[str] = "flexformer.experiments.sentences:scores"
 
     def __init__(self, preset: str, root: str | None = None, base: str | None = None, text: str | None = None) -> None:
-        super().__init__(preset, root, Subject.of(checked(preset), root, base, text))
+        super().__init__(preset, root, Subject.of(self.check_preset(preset), root, base, text))
 
     @property
     def stem(self) -> str:

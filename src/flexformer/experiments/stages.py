@@ -18,10 +18,10 @@ from flexformer.distill.job import REPORT, DistillJob
 from flexformer.distill.procedures import finetune_job
 from flexformer.training import Job, LanguageJob, LanguageOptions, RunFolder, RunOptions, TaskJob, run_job
 from flexformer.training.job import Settings
-from flexformer.training.record import IRRELEVANT, Record, differences
+from flexformer.training.record import IRRELEVANT, Record, differences, flat
 
 from . import presets
-from .digest import PLACES, digest, essentials, flat
+from .digest import PLACES, digest, essentials
 from .presets import pretrained
 
 Kind: TypeAlias = Literal["train", "train lm", "distill", "finetune"]

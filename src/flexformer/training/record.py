@@ -13,7 +13,7 @@ import contextlib
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -196,7 +196,7 @@ class RunFolder:
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Options by dotted name that differ, with both values."""
-    flat_old, flat_new = _flat(old), _flat(new)
+    flat_old, flat_new = flat(old), flat(new)
     return {
         name: (flat_old.get(name), flat_new.get(name))
         for name in sorted(flat_old.keys() | flat_new.keys())
@@ -204,14 +204,15 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any
     }
 
 
-def _flat(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested options by dotted name."""
+    found: dict[str, Any] = {}
     for key, value in options.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{key}.")
         else:
-            flat[prefix + key] = value
-    return flat
+            found[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return found
 
 
 def _and(values: dict[str, tuple[Any, Any]], which: int) -> str:
