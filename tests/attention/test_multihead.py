@@ -364,6 +364,12 @@ def test_random_blocks_are_started_anew_and_have_a_shape_on_meta():
     assert attn.to("meta")(torch.empty(2, 100, 32, device="meta")).shape == (2, 100, 32)
 
 
+@pytest.mark.parametrize("attention", ["softmax", "flexformer-n"])
+def test_a_mask_elsewhere_is_named(attention):
+    with pytest.raises(ValueError, match="key_mask is on meta but x on cpu"):
+        module(attention)(torch.randn(1, 3, 32), key_mask=torch.ones(1, 3, dtype=torch.bool, device="meta"))
+
+
 def test_overwriting_a_state_needs_one():
     with pytest.raises(ValueError, match="update_state needs an initial_state"):
         module("flexformer-n", is_causal=True)(torch.randn(1, 3, 32), update_state=True)

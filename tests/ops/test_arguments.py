@@ -31,6 +31,7 @@ def kernel():
         ({"key_mask": torch.ones(2, 6)}, TypeError, "key_mask has dtype torch.float32; pass booleans"),
         ({"key_mask": torch.ones(6, 2).bool()}, ValueError, r"key_mask has shape \(6, 2\); pass \(B, S\) = \(2, 6\)"),
         ({"floor": 0.0}, ValueError, "floor 0.0 is not a positive number"),
+        ({"floor": 5.0}, ValueError, "floor 5 is above 1, the most that a row's sum can be"),
         ({"floor": float("nan")}, ValueError, "floor nan is not a positive number"),
         ({"q": GOOD[:, :, :3], "is_causal": True}, ValueError, "is_causal with 3 queries and 6 keys is ambiguous"),
         ({"kernel": kernels.build("linear", 4, 16)}, ValueError, "kernel was built with head_dim 16"),

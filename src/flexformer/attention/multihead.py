@@ -263,6 +263,8 @@ class MultiheadAttention(nn.Module):
             keys = (x if context is None else context).shape[1]
             if key_mask.dtype != torch.bool:
                 raise TypeError(f"key_mask has dtype {key_mask.dtype}; pass booleans, True = attend")
+            if key_mask.device != x.device:
+                raise ValueError(f"key_mask is on {key_mask.device} but x on {x.device}; move it there")
             if tuple(key_mask.shape) != (x.shape[0], keys):
                 raise ValueError(f"key_mask has shape {tuple(key_mask.shape)}; pass (B, S) = ({x.shape[0]}, {keys})")
 

@@ -64,9 +64,7 @@ class Kernel(nn.Module):
             require_positive_int(argument, value)
         if policy not in POLICIES:
             raise ValueError(f"policy {policy!r} is unknown; use one of {', '.join(POLICIES)}")
-        require_positive("floor", floor)
-        if policy != "absolute" and floor > 1:
-            raise ValueError(f"floor {floor:g} is above 1, the most that a row's sum can be; use less")
+        check_floor(floor, policy)
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.num_features = num_features
@@ -144,6 +142,12 @@ def require_positive(argument: str, value: float) -> None:
         raise TypeError(f"{argument} {value!r} is not a number; use one above zero")
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{argument} {value} is not a positive number; use one above zero")
+
+
+def check_floor(floor: float, policy: str) -> None:
+    require_positive("floor", floor)
+    if policy != "absolute" and floor > 1:
+        raise ValueError(f"floor {floor:g} is above 1, the most that a row's sum can be; use less")
 
 
 def require_finite(argument: str, value: float) -> None:

@@ -24,7 +24,9 @@ from .starts import gaussian_rows
 class RandomKernel(Kernel):
     """Holds the random projection and draws it anew every `redraw_interval` training forwards.
 
-    The projection is a buffer: it is saved with the model and stays fixed in evaluation.
+    The projection is a buffer: it is saved with the model and stays fixed in evaluation. Under gradient checkpointing a
+    model that runs several times before one backward pass needs an interval of 0 or 1: a forward that is run again
+    cannot know that another draw came after it.
     """
 
     projection: Tensor

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel
-from ..kernels.base import require_positive
+from ..kernels.base import check_floor
 from .state import State
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -49,7 +49,7 @@ def check_arguments(
     if key_mask is not None:
         _check_mask(key_mask, batch, keys, q.device)
     if floor is not None:
-        require_positive("floor", floor)
+        check_floor(floor, kernel.policy)
     if initial_state is not None:
         _check_state(initial_state, batch, kernel, q, k, v)
     if cu_seqlens is not None:
