@@ -115,7 +115,7 @@ class ComplexKernel(CentredKernel):
         require_finite("beta", beta)
         if abs(beta) > LARGEST_BETA:
             raise ValueError(f"beta {beta:g} makes log-weights of keys overflow; use one of at most {LARGEST_BETA:g}")
-        self.start = beta
+        self.beta_start = beta
         self.alpha = nn.Parameter(torch.empty(num_heads, real + pairs, head_dim))
         self.omega = nn.Parameter(torch.empty(num_heads, pairs, head_dim)) if pairs else None
         self.beta = nn.Parameter(torch.empty(num_heads), requires_grad=learn_beta)
@@ -129,7 +129,7 @@ class ComplexKernel(CentredKernel):
         draw(self.alpha, self.real_scale * root, self.orthogonal)
         if self.omega is not None:
             draw(self.omega, self.wave_scale * root, self.orthogonal)
-        self.beta.fill_(self.start)
+        self.beta.fill_(self.beta_start)
         self._reset_centres()
 
     @property

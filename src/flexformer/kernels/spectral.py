@@ -108,7 +108,7 @@ class SpectralKernel(CentredKernel):
         self.num_frequencies = n
         self.frequency_scale = frequency_scale
         self.softmax_start = softmax_start
-        self.start = tau
+        self.tau_start = tau
         self.scaling = scaling
         self.orthogonal, self.data_start = orthogonal, data_start
         self.tau = nn.Parameter(torch.empty(num_heads), requires_grad=learn_tau)
@@ -128,7 +128,7 @@ class SpectralKernel(CentredKernel):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the start anew."""
-        self.tau.fill_(self.start)
+        self.tau.fill_(self.tau_start)
         self._reset_centres()
 
     def waves(self) -> Tensor:
