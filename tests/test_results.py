@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from flexformer.cli import bench_vocabulary
-from flexformer.experiments.arena_table import ArenaTable, average
+from flexformer.experiments.arena_table import ArenaTable
 from flexformer.experiments.curves import DistillationCurves
 from flexformer.experiments.decoder import DecoderStudy
 from flexformer.experiments.efficiency_figure import EfficiencyFigure
@@ -20,7 +20,6 @@ from flexformer.experiments.glue_tables import RecoveryTable, TransferTable
 from flexformer.experiments.kernels import KernelStudy
 from flexformer.experiments.language_table import LanguageTable
 from flexformer.experiments.sentences import SentenceStudy
-from flexformer.experiments.tables import Value
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -117,8 +116,6 @@ def test_an_average_is_of_seeds_that_all_tasks_have():
     ]
     scores = claims.by_attention(found, "test_accuracy", 100, ["a", "b"])["softmax"]
     assert scores.values == pytest.approx({0: 60.0})
-    assert average([{0: 50.0, 1: 90.0}, {0: 70.0}]) == Value(60.0, None, 1)
-    assert average([{0: 50.0}, {1: 70.0}]) is None
 
 
 def test_tables_of_trials_are_those_of_their_runs():

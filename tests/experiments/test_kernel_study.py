@@ -88,8 +88,12 @@ def test_a_note_names_settings_of_maps_that_are_shown():
 
 
 def test_the_plot_is_a_picture():
-    found = [result(name, 0.1, seed, kl) for seed in (0, 1) for name, kl in (("a", 0.2), ("b", 0.3))]
+    names = ("hedgehog", "flexformer-n", "flexformer-n, no centres")
+    found = [result(name, 0.1, seed, kl) for seed in (0, 1) for name, kl in zip(names, (0.2, 0.3, 0.4), strict=True)]
     made = study().plot([], found)
     assert made["png"].startswith(b"\x89PNG")
     assert b"<svg" in made["svg"]
     assert made == study().plot([], found)
+    assert b"flexformer-n" in made["svg"]
+    assert b"no centres" not in made["svg"]  # in the table, not in the picture
+    assert b"no centres" in study().plot([], found[2::3])["svg"]

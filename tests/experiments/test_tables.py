@@ -74,8 +74,9 @@ def test_latex_escapes_and_spans_groups():
 
 def test_average_needs_every_task():
     assert average([{0: 50.0}, {}]) is None
+    assert average([{0: 50.0}, {1: 60.0}]) is None
     assert average([{0: 50.0, 1: 52.0}, {0: 60.0, 1: 64.0}]) == Value(56.5, pytest.approx(2.1213203), 2)
-    assert average([{0: 50.0}, {0: 60.0, 1: 64.0}]) == Value(56.0, None, 1)
+    assert average([{0: 50.0}, {0: 60.0, 1: 64.0}]) == Value(55.0, None, 1)
 
 
 def test_table1_names_the_substitute_and_never_calls_it_retrieval():
@@ -170,7 +171,6 @@ def test_table2_has_both_sizes_at_the_papers_scale():
     ]
     (table,) = LanguageTable("paper").tables(found)
     assert value(table, "rfa", "test", "WikiText-103, paper-big") == Value(21.0, None, 1)
-    assert value(table, "rfa", "ms / step", "WikiText-103, paper-small") == Value(500.0)
     (enwik8,) = LanguageTable("cpu", corpus="enwik8").tables([])
     assert enwik8.title == "Table 2: bits per byte of language models, cpu scale"
     assert not [each for each in enwik8.columns if not each.measured]
@@ -187,10 +187,10 @@ def test_table4_averages_over_sources_other_than_the_target():
         )
     ]
     averages, full = TransferTable("cpu", base="owner/bert").tables(found)
-    assert value(averages, "hedgehog", "CoLA", "bert") == Value(pytest.approx(55.0), None, 1)
-    assert value(averages, "hedgehog", "STS-B", "bert") == Value(80.0, None, 1)
-    assert value(averages, "hedgehog", "RTE", "bert") is None  # one source is missing
-    assert value(full, "SST-2: hedgehog", "CoLA", "bert") == Value(60.0, None, 1)
+    assert value(averages, "hedgehog", "CoLA", "here") == Value(pytest.approx(55.0), None, 1)
+    assert value(averages, "hedgehog", "STS-B", "here") == Value(80.0, None, 1)
+    assert value(averages, "hedgehog", "RTE", "here") is None  # one source is missing
+    assert value(full, "SST-2: hedgehog", "CoLA", "here") == Value(60.0, None, 1)
 
 
 @pytest.mark.parametrize("make", [ArenaTable, LanguageTable, RecoveryTable, TransferTable])

@@ -21,10 +21,10 @@ from flexformer.convert import load as load_converted
 from flexformer.convert import manifest
 from flexformer.convert.swap import CONFIG_KEY
 from flexformer.distill.pretrained import longest_input, start_token
+from flexformer.inspection.weights import NoWeightsError, weights_of
 from flexformer.models import CausalLM
 from flexformer.models.cache import state_bytes
 from flexformer.training.run import quiet_libraries
-from flexformer.training.weights import NoWeightsError, weights_of
 
 TAIL = 16  # tokens of the prompt that new ones are decoded after
 

@@ -120,7 +120,8 @@ class KernelStudy(MapExperiment):
         from flexformer.viz.kernels import plot_kernel_study
 
         best = best_cells(found)
-        runs = {label: [_run(result) for result in best[label]] for label in DRAWN if label in best}
+        drawn = [label for label in DRAWN if label in best] or list(best)
+        runs = {label: [_run(result) for result in best[label]] for label in drawn}
         caption = f"{self.subject}, best learning rate of each map"
         return plot_kernel_study(runs, caption)
 

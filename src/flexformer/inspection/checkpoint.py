@@ -23,7 +23,7 @@ from ..convert.swap import CONFIG_KEY, kernels_of
 from ..kernels import Kernel
 from ..training.record import ADAPTER
 from ..training.run import quiet_libraries
-from ..training.weights import NoWeightsError, weights_of
+from .weights import NoWeightsError, weights_of
 
 MODEL = "model"
 

@@ -12,22 +12,9 @@ from ..kernels.blocks import BlockFeatures
 from ..kernels.held import named_tensors
 from ..kernels.policy import denominator_limit, guarded
 from ..kernels.workspace import Workspace, fast_products
-from . import traced
+from . import recompute, traced
 from .chunks import hide
-from .recompute import (
-    as_it_was,
-    block_length,
-    blocks,
-    bounded_into,
-    differentiable_gradients,
-    exact,
-    in_order,
-    put,
-    recall,
-    remember,
-    take,
-    times_features,
-)
+from .recompute import block_length, blocks, bounded_into, exact, put, take, times_features
 from .state import State, log_ratio
 
 
@@ -147,29 +134,29 @@ class Bidirectional(torch.autograd.Function):
             part = out[:, :, here]
             torch.mul(rows.view(part.shape), inverse.view(part.shape[:3])[..., None], out=part)
         after = sums.split(kernel.num_heads)
-        remember(ctx, plan, held, q, k, v, exact(out, workspace), *after, S, z, w, m)
+        recompute.remember(ctx, plan, held, q, k, v, exact(out, workspace), *after, S, z, w, m)
         ctx.mark_non_differentiable(after[3])
         return out, *after
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor, dS: Tensor, dz: Tensor, dw: Tensor, _: Tensor) -> tuple[Any, ...]:
-        plan, held, (q, k, v, out, S, z, w, m, *before) = recall(ctx)
+        plan, held, (q, k, v, out, S, z, w, m, *before) = recompute.recall(ctx)
         if torch.is_grad_enabled():
 
             def again(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
                 state = state._replace(length=plan.key_start)
                 return traced.bidirectional(q, k, v, plan.kernel, plan.key_mask, state, plan.floor, plan.query_start)
 
-            return differentiable_gradients(ctx, plan, again, (q, k, v, *before), held, (dout, dS, dz, dw))
+            return recompute.differentiable_gradients(ctx, plan, again, (q, k, v, *before), held, (dout, dS, dz, dw))
         sums, dsums = Sums.of(S, z, w, m), Sums.of(dS, dz, dw, m)
-        with as_it_was(ctx, plan, held, q):
+        with recompute.as_it_was(ctx, plan, held, q):
             features = plan.features(q, S.dtype)
             dq = _backward_queries(plan, features, (q, out, dout), sums, dsums)
             dk, dv = _backward_keys(plan, features, k, v, dsums)
         dS, dz, dw, _ = dsums.split(plan.kernel.num_heads)
         entry = log_ratio(before[3], m).exp()
         dS, dz, dw = dS * entry[..., None, None], dz * entry[..., None], dw * entry
-        return None, dq, dk, dv, dS, dz, dw, None, *in_order(ctx, plan, held, features.parameter_gradients())
+        return None, dq, dk, dv, dS, dz, dw, None, *recompute.in_order(ctx, plan, held, features.parameter_gradients())
 
 
 def _fold_keys(plan: Plan, features: BlockFeatures, k: Tensor, v: Tensor, sums: Sums) -> Sums:

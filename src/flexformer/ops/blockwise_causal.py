@@ -20,19 +20,9 @@ from ..kernels.blocks import BlockFeatures
 from ..kernels.held import named_tensors
 from ..kernels.policy import denominator_limit, guarded
 from ..kernels.workspace import Workspace, fast_products
-from . import traced
+from . import recompute, traced
 from .causal_weights import Weights, weigh
-from .recompute import (
-    as_it_was,
-    block_length,
-    bounded_into,
-    differentiable_gradients,
-    exact,
-    in_order,
-    recall,
-    remember,
-    times_features,
-)
+from .recompute import block_length, bounded_into, exact, times_features
 from .state import State
 
 
@@ -50,8 +40,7 @@ def blockwise_causal(
 ) -> tuple[Tensor, State]:
     """Causal attention; with `segments`, one to a chunk, within each of several sequences."""
     held = named_tensors(kernel)
-    block = block_length(kernel, q, size)
-    plan = Plan(kernel, tuple(held), floor, key_mask, positions, size, block, segments)
+    plan = Plan(kernel, tuple(held), floor, key_mask, positions, size, block_length(kernel, q, size), segments)
     out, S, z, w, m = Causal.apply(plan, q, k, v, *state[:4], *held.values())
     return out, State(S, z, w, m, state.length + k.shape[2])
 
@@ -182,7 +171,7 @@ class Causal(torch.autograd.Function):
                 free = (den.abs() if policy == "raw" else den) >= limit
                 kept += [states[0].clone(), inverse, free, *weights]
             state = states[-1]
-        remember(ctx, plan, held, q, k, v, exact(out, workspace), S, z, w, m, *kept)
+        recompute.remember(ctx, plan, held, q, k, v, exact(out, workspace), S, z, w, m, *kept)
         S, z = (x.contiguous().unflatten(0, (-1, heads)) for x in (state[..., :-1], state[..., -1]))
         # Without a token they are the inputs still, which must not be returned as they are.
         w, m = (x.clone().view_as(w) for x in (weight, largest))
@@ -191,7 +180,7 @@ class Causal(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor, dS: Tensor, dz: Tensor, dw: Tensor, _: Tensor) -> tuple[Any, ...]:
-        plan, held, (q, k, v, out, S, z, w, m, *kept) = recall(ctx)
+        plan, held, (q, k, v, out, S, z, w, m, *kept) = recompute.recall(ctx)
         if torch.is_grad_enabled():
 
             def again(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
@@ -199,11 +188,11 @@ class Causal(torch.autograd.Function):
                     q, k, v, plan.kernel, plan.key_mask, state, plan.floor, plan.positions, plan.size, plan.segments
                 )
 
-            return differentiable_gradients(ctx, plan, again, (q, k, v, S, z, w, m), held, (dout, dS, dz, dw))
+            return recompute.differentiable_gradients(ctx, plan, again, (q, k, v, S, z, w, m), held, (dout, dS, dz, dw))
         gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
         dstate = torch.cat((dS, dz[..., None]), dim=-1).flatten(0, 1)
         dweight = dw.flatten()[:, None]
-        with as_it_was(ctx, plan, held, q):
+        with recompute.as_it_was(ctx, plan, held, q):
             features = plan.features(q, dS.dtype)
             outs = [None] * len(plan.cut(q)) if out is None else plan.cut(out)
             pieces = zip(outs, *(plan.cut(x) for x in (dout, *gradients)), strict=True)
@@ -214,7 +203,7 @@ class Causal(torch.autograd.Function):
                 step.through_division(o, do)
                 dstate, dweight = step.run(dstate, dweight, dqkv)
         dS, dz = dstate[..., :-1].reshape(dS.shape), dstate[..., -1].reshape(dz.shape)
-        found = in_order(ctx, plan, held, features.parameter_gradients())
+        found = recompute.in_order(ctx, plan, held, features.parameter_gradients())
         return None, *gradients, dS, dz, dweight.view_as(dw), None, *found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..convert import manifest
-from .record import RunFolder
+from ..training import RunFolder
 
 
 class NoWeightsError(ValueError):
