@@ -63,19 +63,35 @@ def _growth(
 
 
 def _trade(axes: Axes, measured: Sequence[dict[str, Any]], accuracy: Mapping[str, float], task: str) -> None:
-    """Speed against accuracy, dots as large as memory; speed against memory where no accuracy is known."""
+    """Speed against accuracy, dots as large as memory; where few accuracies are known, bars of speed with memory."""
     known = [m for m in measured if m["seconds"] and m["memory"] and m["memory"]["peak_bytes"]]
-    peaks = [m["memory"]["peak_bytes"] for m in known]
-    with_accuracy = [m for m in known if m["row"] in accuracy]
-    by_accuracy = len(with_accuracy) > 1
-    for m in with_accuracy if by_accuracy else known:
-        peak = m["memory"]["peak_bytes"]
-        y = accuracy[m["row"]] if by_accuracy else peak / 2**20
-        size = SMALLEST_DOT + (LARGEST_DOT - SMALLEST_DOT) * peak / max(peaks) if by_accuracy else 40.0
-        x = 1 / m["seconds"]["median"]
-        ours = m["row"].startswith(OURS)
-        axes.scatter(x, y, s=size, color=ACCENT if ours else PALETTE[0], alpha=0.65, linewidths=0)
-        axes.annotate(m["row"], (x, y), xytext=(5, 4), textcoords="offset points", fontsize=7.5)
     axes.set(title="(b) Training step of every attention", xlabel="steps per second")
-    axes.set_ylabel(f"{task}, accuracy in % (size: peak memory)" if by_accuracy else "peak MiB")
+    with_accuracy = [m for m in known if m["row"] in accuracy]
+    if 2 * len(with_accuracy) < len(known) or len(known) < 2:
+        _bars(axes, sorted(known, key=lambda m: m["seconds"]["median"]))
+        return
+    largest = max(m["memory"]["peak_bytes"] for m in known)
+    for m in with_accuracy:
+        size = SMALLEST_DOT + (LARGEST_DOT - SMALLEST_DOT) * m["memory"]["peak_bytes"] / largest
+        x, y = 1 / m["seconds"]["median"], accuracy[m["row"]]
+        axes.scatter(x, y, s=size, color=_colour(m), alpha=0.65, linewidths=0)
+        axes.annotate(m["row"], (x, y), xytext=(5, 4), textcoords="offset points", fontsize=7.5)
+    axes.set_ylabel(f"{task}, accuracy in % (size: peak memory)")
     axes.margins(0.15)
+
+
+def _bars(axes: Axes, measured: Sequence[dict[str, Any]]) -> None:
+    """The fastest on top, peak memory beside each bar."""
+    for y, m in enumerate(measured):
+        x = 1 / m["seconds"]["median"]
+        axes.barh(y, x, color=_colour(m), alpha=0.8, height=0.7)
+        peak = f"{m['memory']['peak_bytes'] / 2**20:,.0f} MiB"
+        axes.annotate(peak, (x, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7.5, color=MUTED)
+    axes.set_yticks(range(len(measured)), [m["row"] for m in measured], fontsize=8)
+    axes.set_ylim(len(measured) - 0.4, -0.6)
+    axes.set_xmargin(0.16)
+    axes.grid(axis="y", visible=False)
+
+
+def _colour(measured: Mapping[str, Any]) -> str:
+    return ACCENT if measured["row"].startswith(OURS) else PALETTE[0]
