@@ -194,8 +194,9 @@ def recovery_speed(found: Sequence[Result]) -> Finding:
     if judged.verdict == MISSING:
         return judged
     first, second, *_ = (step for step, _ in curve(next(r for r in found if r.labels["map"] == N)))
-    if abs(by_map[N].mean - by_map[HEDGEHOG].mean) <= 2 * (second - first):
-        return Finding("undecided: at most two evaluations apart", figures)
+    # The true step is between an evaluation and the one before it.
+    if abs(by_map[N].mean - by_map[HEDGEHOG].mean) <= second - first:
+        return Finding("undecided: at most one evaluation apart", figures)
     return Finding(judged.verdict, figures)
 
 
