@@ -278,6 +278,7 @@ def test_a_fine_tuned_model_is_inspected_with_its_own_weights(command, tmp_path)
     checkpoint = load(tmp_path / "tuned")
     assert checkpoint.learned_with_kernels
     assert "run/adapter" in checkpoint.start_note
+    assert command("inspect", "tuned", "--base", "decoder")[0] == 1  # it holds its own weights
 
 
 def test_more_tokens_than_positions_are_refused_in_one_line(command, tmp_path):

@@ -66,6 +66,7 @@ def test_limits_and_lengths_are_kept(source):
 def test_tests_have_a_limit_of_their_own(source):
     made = Texts(source, TextOptions(max_length=12, validation_limit=1), tiny.tokenizer("bert"), test_limit=2)
     assert (len(made.dataset("validation")), len(made.dataset("test"))) == (1, 2)
+    assert len(texts(source, validation_limit=1).dataset("test")) == 1
 
 
 def test_validation_may_have_a_text_of_its_own(source, tmp_path):

@@ -154,7 +154,7 @@ def load(path: Path, base: str | None = None) -> tuple[PreTrainedModel, Any]:
     is_converted = is_adapter or hasattr(AutoConfig.from_pretrained(folder, trust_remote_code=False), CONFIG_KEY)
     try:
         if is_converted:
-            model = load_converted(*((folder,) if base is None else (base, folder)))
+            model = load_converted(folder) if base is None else load_converted(base, folder)
         else:
             model = _load_whole(folder)
     except SafetensorError as error:

@@ -33,7 +33,7 @@ class Texts:
         options: Lengths and limits.
         tokenizer: The model's.
         start_token: Put before sequences that do not begin with it, as language models expect; None for others.
-        test_limit: Test on this many sequences only.
+        test_limit: Test on this many sequences; default as many as validation may have.
     """
 
     def __init__(
@@ -61,7 +61,9 @@ class Texts:
         return self._made[split]
 
     def _rows(self, split: Split, progress: Progress) -> list[dict[str, Any]]:
-        limit = self.test_limit if split == "test" else self.options.limit(split)
+        limit = self.options.limit("validation" if split == "test" else split)
+        if split == "test" and self.test_limit is not None:
+            limit = self.test_limit
         if self.source.startswith(GLUE_PREFIX):
             glue = Glue(
                 self.source.removeprefix(GLUE_PREFIX), self.options.root, source=self.options.source, select="holdout"

@@ -62,7 +62,8 @@ class Checkpoint:
         """The whole model, in evaluation mode."""
         if self.loaded is None:
             with quiet_libraries():
-                self.loaded = load_converted(*((self.weights,) if self.base is None else (self.base, self.weights)))
+                weights, base = self.weights, self.base
+                self.loaded = load_converted(weights) if base is None else load_converted(base, weights)
         return self.loaded.eval()
 
     @property
@@ -88,9 +89,11 @@ def load(path: Path, base: str | None = None) -> Checkpoint:
     record = _record_of(path, weights)
     if (weights / manifest.FILE).is_file():
         return _adapter(path, weights, None, base, record)
+    if base is not None:
+        raise CheckpointError(f"base {base} is for adapters; {weights} holds a whole model")
     beside = weights.parent / ADAPTER
     if weights.name == MODEL and (beside / manifest.FILE).is_file():  # a fine-tuning; its adapter says how it started
-        return _adapter(path, beside, weights, base, record)
+        return _adapter(path, beside, weights, None, record)
     with quiet_libraries():
         config = AutoConfig.from_pretrained(weights, trust_remote_code=False)
         if hasattr(config, CONFIG_KEY):
