@@ -38,5 +38,6 @@ class Difference:
         found = [first[seed] - second[seed] for seed in common]
         if len(found) == 1:
             return cls(found[0], 1, False)
-        limit = STUDENT[len(found) - 1] * stdev(found) / math.sqrt(len(found))
+        point = STUDENT.get(len(found) - 1, STUDENT[max(STUDENT)])  # of many seeds the nearest that is too strict
+        limit = point * stdev(found) / math.sqrt(len(found))
         return cls(mean(found), len(found), abs(mean(found)) > limit)
