@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from flexformer.attention import parameter_groups
 from flexformer.training import Job
+from flexformer.training.optimizer import adamw
 from flexformer.training.run import quiet_libraries
 from flexformer.training.trainer import without_idle_masks
 
@@ -141,8 +141,7 @@ def _step_seconds(job: Job) -> float:
     options = job.options
     torch.manual_seed(options.seed)
     model = job.model().train()
-    given = options.optimizer
-    optimizer = torch.optim.AdamW(parameter_groups(model, given.weight_decay), lr=given.lr)
+    optimizer = adamw(model, options.optimizer)
     data: Any = job.dataset("train")
     size = options.training.batch_size // options.training.accumulation
     # Spread over the set, because many are sorted by length or by label.

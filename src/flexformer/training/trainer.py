@@ -16,10 +16,10 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalPrediction
 
-from ..attention import parameter_groups
 from ..parallel.processes import meet_others, process_count, processes_are_gone
 from . import checkpoints
 from .job import ACCURACY, Batches, Best, Settings
+from .optimizer import adamw
 from .schedules import scheduler
 
 # An epoch's order is drawn from this seed plus its number: neighbouring seeds must not share epochs.
@@ -33,7 +33,7 @@ TIMEOUT_GLOO, TIMEOUT = 120, 1800
 class TaskTrainer(Trainer):
     """Trains a model on a task.
 
-    Beyond what `Trainer` does: AdamW in which kernel parameters never decay, the schedules of `schedules.py`,
+    Beyond what `Trainer` does: the optimiser of `optimizer.py`, the schedules of `schedules.py`,
     evaluations that leave the random state of training alone, and checkpoints that are marked when whole and
     hold all that is needed to go on exactly.
 
@@ -92,9 +92,7 @@ class TaskTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
-            given = self.run_options.optimizer
-            groups = parameter_groups(self.network if model is None else model, given.weight_decay)
-            self.optimizer = torch.optim.AdamW(groups, lr=given.lr, betas=(given.beta1, given.beta2), eps=given.eps)
+            self.optimizer = adamw(self.network if model is None else model, self.run_options.optimizer)
         return self.optimizer
 
     def create_scheduler(
