@@ -123,3 +123,14 @@ def test_statistics_name_a_wrong_argument(replaced, error, message):
 def test_log_weights_that_would_overflow_are_refused(name, options):
     with pytest.raises(ValueError, match="makes log-weights of keys overflow"):
         kernels.build(name, 4, 8, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("flexformer-s", {"tau": -20.0}), ("flexformer-n", {"tau": -20.0}), ("flexformer-c", {"beta": 1e8})],
+)
+def test_the_largest_log_weights_of_the_widest_heads_are_finite(name, options):
+    kernel = kernels.build(name, 1, 512, **options)
+    q, k, v = (torch.randn(1, 1, 100, 512) for _ in range(3))
+    k[:, :, 50] = 1e12
+    assert linear_attention(q, k.requires_grad_(), v, kernel).isfinite().all()

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrize, prune
 
 from flexformer import kernels, linear_attention, reference_attention
+from flexformer.kernels.held import can_be_held, holding, named_tensors
 from flexformer.kernels.spectral import StationaryKernel
 
 FORMS = (False, True)
@@ -153,6 +154,62 @@ def test_a_projection_that_is_loaded_over_is_noticed(is_causal):
         out.sum().backward()
 
 
+@pytest.mark.parametrize("changed", ["kernel", "values"])
+def test_changes_in_place_are_noticed_in_packed_sequences(changed):
+    kernel, x = built("performer"), [t.requires_grad_() for t in inputs()]
+    values = x[2] * 1.0
+    out = linear_attention(*x[:2], values, kernel, cu_seqlens=torch.tensor([0, 30, 120, 200]))
+    with torch.no_grad():
+        (kernel.projection if changed == "kernel" else values).mul_(1.5)
+    with pytest.raises(RuntimeError, match="modified (by an )?inplace"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("is_causal", FORMS)
+@pytest.mark.parametrize(("name", "pruned"), [("hedgehog", "map"), ("flexformer-s", "omega")])
+def test_pruned_parameters(name, pruned, is_causal):
+    kernel, x = built(name), inputs()
+    prune.l1_unstructured(kernel, pruned, amount=0.3)
+    tensors = list(kernel.parameters())
+    expected = gradients(reference_attention(*x, kernel, is_causal), tensors, retain_graph=True)
+    torch.testing.assert_close(gradients(linear_attention(*x, kernel, is_causal), tensors), expected)
+
+
+@pytest.mark.parametrize("is_causal", FORMS)
+def test_random_features_that_are_trained(is_causal):
+    kernel, x = built("performer"), inputs()
+    kernel.projection.requires_grad_()
+    expected = gradients(reference_attention(*x, kernel, is_causal), [kernel.projection])
+    out = linear_attention(*x, kernel, is_causal)
+    torch.testing.assert_close(gradients(out, [kernel.projection]), expected)
+
+
+class Labelled(StationaryKernel):
+    """Has a parameter that its features do not depend on."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.label = nn.Parameter(torch.zeros(3))
+
+
+@pytest.mark.parametrize("is_causal", FORMS)
+def test_a_parameter_without_a_part_in_features(is_causal):
+    kernel, x = Labelled(2, 8).double(), inputs()
+    (expected,) = gradients(reference_attention(*x, kernel, is_causal), [kernel.omega])
+    linear_attention(*x, kernel, is_causal).square().sum().backward()
+    torch.testing.assert_close(kernel.omega.grad, expected)
+    assert kernel.label.grad is None
+
+
+def test_a_kernel_that_cannot_be_held_keeps_its_tensors():
+    kernel = built("flexformer-n")
+    before = named_tensors(kernel)
+    others = {name: torch.zeros_like(x) for name, x in before.items()} | {"missing": torch.zeros(1)}
+    with pytest.raises(KeyError, match="missing"), holding(kernel, others):
+        pass
+    assert all(x is before[name] for name, x in named_tensors(kernel).items())
+
+
 class Wrapped(kernels.Kernel):
     """A kernel around another one."""
 
@@ -193,3 +250,8 @@ def test_features_of_a_subclass_are_its_own(is_causal):
     out, expected = linear_attention(*x, kernel, is_causal), reference_attention(*x, kernel, is_causal)
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(gradients(out, tensors), gradients(expected, tensors))
+
+
+@pytest.mark.parametrize("name", kernels.names())
+def test_kernels_of_the_package_need_not_be_traced(name):
+    assert can_be_held(kernels.build(name, 2, 8))

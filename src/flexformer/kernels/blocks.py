@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .held import named_tensors
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ class BlockFeatures:
 
     def __init__(self, kernel: Kernel, batch: int, workspace: Workspace) -> None:
         self.kernel, self.workspace = kernel, workspace
-        named = kernel.named_parameters(remove_duplicate=False)
-        self.parameters = {name: p for name, p in named if p.requires_grad}
+        self.parameters = {name: x for name, x in named_tensors(kernel).items() if x.requires_grad}
         self.sums = {
             name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, workspace.dtype))
             for name, p in self.parameters.items()
@@ -79,7 +79,7 @@ class BlockFeatures:
         return phi.detach(), g.detach(), lambda dphi, dg: self._pull(leaf, [(phi, dphi), (g, dg)])
 
     def parameter_gradients(self) -> dict[str, Tensor]:
-        """Those summed so far, by name; of all parameters that need one, and maybe of others."""
+        """Those summed so far, by name; of all that features are computed from and need one, and maybe of others."""
         return self.sums
 
     def _by_head(self, x: Tensor) -> Tensor:

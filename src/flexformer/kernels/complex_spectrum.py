@@ -25,7 +25,7 @@ from .starts import draw
 from .workspace import Workspace
 
 REAL_SCALE, WAVE_SCALE = 0.1, 0.25
-LARGEST_BETA = 1e12  # beta |k|^2 of the largest inputs there are still fits float32
+LARGEST_BETA = 1e8  # beta |k|^2 of the largest inputs there are still fits float32, for heads of any width
 FLOOR = 0.01
 
 

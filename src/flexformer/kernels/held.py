@@ -25,13 +25,13 @@ def named_tensors(kernel: Kernel) -> dict[str, Tensor]:
 def holding(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """The kernel with other parameters and buffers in the place of its own."""
     before: list[tuple[dict[str, Any], str, Any]] = []
-    for name, tensor in tensors.items():
-        path, _, leaf = name.rpartition(".")
-        module = kernel.get_submodule(path)
-        own: dict[str, Any] = module._parameters if leaf in module._parameters else module._buffers
-        before.append((own, leaf, own[leaf]))
-        own[leaf] = tensor
     try:
+        for name, tensor in tensors.items():
+            path, _, leaf = name.rpartition(".")
+            module = kernel.get_submodule(path)
+            own: dict[str, Any] = module._parameters if leaf in module._parameters else module._buffers
+            before.append((own, leaf, own[leaf]))
+            own[leaf] = tensor
         yield
     finally:
         for own, leaf, mine in reversed(before):
@@ -39,8 +39,14 @@ def holding(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 def can_be_held(kernel: Kernel) -> bool:
-    """Whether it computes with its parameters and buffers themselves.
+    """Whether it computes with its parameters and buffers themselves, as far as one can see.
 
-    Not so where parameters are computed from others, and in the replicas of `nn.DataParallel`, which have none.
+    Not so where parameters are computed from others, as by parametrizations and pruning, and in the replicas of
+    `nn.DataParallel`: what is computed with is then a plain attribute.
     """
-    return not any(is_parametrized(each) or getattr(each, "_is_replica", False) for each in kernel.modules())
+    return not any(
+        is_parametrized(each)
+        or getattr(each, "_is_replica", False)
+        or any(isinstance(value, Tensor) for value in vars(each).values())
+        for each in kernel.modules()
+    )

@@ -18,7 +18,7 @@ from .workspace import Workspace
 
 DEFAULT_FLOORS = {"floor": 0.01, "raw": 1e-4}
 FREQUENCY_SCALE = 0.25
-SMALLEST_TAU = -30.0  # |k|^2 / e^tau of the largest inputs there are still fits float32
+SMALLEST_TAU = -20.0  # |k|^2 / e^tau of the largest inputs there are still fits float32, for heads of any width
 
 # The frequency pairs of a softmax start differ by this much of their spread: equal ones would get equal
 # gradients and never part.

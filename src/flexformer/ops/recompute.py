@@ -72,9 +72,9 @@ def as_it_was(ctx: Any, plan: Any, held: Sequence[Tensor], q: Tensor) -> Iterato
 
 
 def in_order(ctx: Any, plan: Any, held: Sequence[Tensor], gradients: Mapping[str, Tensor]) -> Iterator[Tensor | None]:
-    """Gradients of the kernel's tensors, None where none is needed."""
+    """Gradients of the kernel's tensors, None where none is needed and where features do not depend on one."""
     for name, x, need in zip(plan.names, held, ctx.needs_input_grad[INPUTS:], strict=True):
-        yield gradients[name].to(x.dtype) if need else None
+        yield gradients[name].to(x.dtype) if need and name in gradients else None
 
 
 def differentiable_gradients(
