@@ -161,7 +161,7 @@ def test_changes_in_place_are_noticed_in_packed_sequences(changed):
     out = linear_attention(*x[:2], values, kernel, cu_seqlens=torch.tensor([0, 30, 120, 200]))
     with torch.no_grad():
         (kernel.projection if changed == "kernel" else values).mul_(1.5)
-    with pytest.raises(RuntimeError, match="modified (by an )?inplace"):
+    with pytest.raises(RuntimeError, match=r"modified (by an )?inplace"):
         out.sum().backward()
 
 

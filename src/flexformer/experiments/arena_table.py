@@ -30,7 +30,8 @@ TITLES = {
     "pathfinder": "Pathfinder",
 }
 ORDER = tuple(TITLES)
-CHANCE = {"listops": 0.1, "text": 0.5, "retrieval": 0.5, "articles": 0.5, "image": 0.1, "pathfinder": 0.5}
+# What the most frequent answer gets; of ListOps these are 0 and 9.
+CHANCE = {"listops": 0.18, "text": 0.5, "retrieval": 0.5, "articles": 0.5, "image": 0.1, "pathfinder": 0.5}
 
 
 class ArenaTable(Experiment):
