@@ -252,6 +252,11 @@ def test_an_interrupted_distillation_writes_with_what_it_has_learned(command, tm
     status, out, _ = command("generate", "run", "--prompt", "w1 w2", "--tokens", "3", "--json")
     assert status == 0
     assert json.loads(out)["context"] == 1 + 2 + 3 - 1  # with a start token, and the last one not read
+    # Gone on with and killed: what was written at the interruption is not what has been learned.
+    (tmp_path / "run/run.json").write_text(json.dumps(record | {"status": "running", "steps": 1}))
+    status, _, err = command("generate", "run", "--prompt", "w1 w2", "--tokens", "3")
+    assert status == 1
+    assert "let it finish or interrupt it with Ctrl-C" in err
 
 
 def test_a_base_that_was_moved_can_be_named(command, tmp_path):
@@ -276,8 +281,12 @@ def test_a_fine_tuned_model_is_inspected_with_its_own_weights(command, tmp_path)
     )
     assert [head["attended"] for head in found] == [head["attended"] for head in whole]
     checkpoint = load(tmp_path / "tuned")
-    assert checkpoint.learned_with_kernels
     assert "run/adapter" in checkpoint.start_note
+    (tmp_path / "tuned" / "model").rename(tmp_path / "renamed")
+    assert command("inspect", "renamed", "--text", "w1 w2 w3 w4", "--output", "again")[0] == 0
+    again = json.loads((tmp_path / "again" / "inspection.json").read_text())["heads"]
+    assert [head["attended"] for head in again] == [head["attended"] for head in found]
+    (tmp_path / "renamed").rename(tmp_path / "tuned" / "model")
     assert command("inspect", "tuned", "--base", "decoder")[0] == 1  # it holds its own weights
 
 

@@ -20,7 +20,7 @@ from flexformer.cli.main import UserError, console, print_json
 from flexformer.convert import load as load_converted
 from flexformer.convert import manifest
 from flexformer.convert.swap import CONFIG_KEY
-from flexformer.distill.pretrained import longest_input, start_token
+from flexformer.distill.pretrained import longest_input, with_start
 from flexformer.inspection.weights import NoWeightsError, weights_of
 from flexformer.models import CausalLM
 from flexformer.models.cache import state_bytes
@@ -183,9 +183,8 @@ def _read(prompt: str, model: PreTrainedModel, tokenizer: Any, notes: Console) -
     A pretrained model gets the start token that distillation and fine-tuning put before every text.
     """
     found = tokenizer(prompt).input_ids
-    start = None if isinstance(model, CausalLM) else start_token(model.config, tokenizer)
-    if start is not None and found[:1] != [start]:
-        found = [start, *found]
+    if not isinstance(model, CausalLM):
+        found = with_start(found, model.config, tokenizer)
     if not found:
         start = model.config.bos_token_id
         if start is None:

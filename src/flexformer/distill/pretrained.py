@@ -80,6 +80,12 @@ def start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) ->
     return found if isinstance(found, int) else None
 
 
+def with_start(ids: list[int], config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Tokens of a text as distillation and fine-tuning read it: after the start token, whoever puts it there."""
+    start = start_token(config, tokenizer)
+    return ids if start is None or ids[:1] == [start] else [start, *ids]
+
+
 def _having(base: str, load: Callable[[], Found]) -> Found:
     try:
         return load()

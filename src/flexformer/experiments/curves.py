@@ -82,9 +82,9 @@ class DistillationCurves(MapExperiment):
             )
             rows.append(Row(label, values))
         notes = (
-            f"{self.subject}, {EVALUATIONS} evaluations a run, each map at the rate `flexformer distill` has for it, "
-            "its best in the kernel study. Stable from the first of them from which on the divergence stays as near "
-            "to its end as 5 % of its whole way.",
+            f"{self.subject}, {EVALUATIONS} evaluations a run, each map at the rate `flexformer distill` has for it. "
+            "Stable from the first of them from which on the divergence stays as near to its end as 5 % of its whole "
+            "way.",
             source(self.name),
         )
         title = f"Distillation: steps until the divergence is stable, {self.preset} scale"

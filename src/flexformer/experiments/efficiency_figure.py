@@ -142,10 +142,10 @@ class EfficiencyFigure(Experiment):
             ratio = None if seconds is None or base is None else Value(base / seconds)
             rows.append(Row(name, (speed, _mebibytes(this), ratio, accuracy)))
         length = STEP_LENGTH[self.preset]
+        smaller = ", of a smaller model on shorter documents" if self.preset == "cpu" else ""
         note = (
             f"Training step of the Retrieval model, one pair of documents of {length:,} tokens, all measured in turn "
-            f"on {_threads(self.threads)}. Accuracy is that of table 1, of a smaller model on shorter documents, where "
-            "it was run."
+            f"on {_threads(self.threads)}. Accuracy is that of table 1{smaller}, where it was run."
         )
         title = f"Figure 2 (b): every attention at N = {length:,}, {self.preset} scale"
         return Table(f"{self.stem}-b", title, "attention", columns, tuple(rows), (note,))

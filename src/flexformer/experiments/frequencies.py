@@ -112,7 +112,8 @@ class FrequencySweep(Experiment):
 
     def _table(self, task: str, own: Sequence[Result]) -> Table:
         attentions = ordered(list(dict.fromkeys(r.labels["attention"] for r in own))) or self.rows()
-        measure = next((name for name in MEASURES if own and name in own[0].metrics), "test_perplexity")
+        usual = "test_perplexity" if task == LANGUAGE else "test_accuracy"
+        measure = next((name for name in MEASURES if own and name in own[0].metrics), usual)
         title, factor, better = MEASURES[measure]
         columns = [Column("n / d", "", 2, None)]
         for attention in attentions:

@@ -53,8 +53,8 @@ class _GlueExperiment(Experiment):
         return (
             f"{self.runs.slug}. {MEASURES}, on the dev sets; weights were chosen on a tenth of the training set"
             f"{shown}. "
-            "Fine-tuning is the same for all attentions, distillation but for its rate, each map's best in `flexformer "
-            "reproduce kernels`. Mean ± standard deviation where there are several seeds; an empty cell was not run."
+            "Fine-tuning is the same for all attentions, and so is distillation but for its rate, which is the "
+            "preset's for each map. Mean ± standard deviation where there are several seeds; an empty cell was not run."
         )
 
 

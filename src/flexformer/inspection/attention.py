@@ -15,7 +15,7 @@ from ..attention.kernel import KernelAttention
 from ..convert.observation import Call, observing
 from ..distill.fidelity import softmax_attention
 from ..distill.loss import LossOptions, compare
-from ..distill.pretrained import longest_input
+from ..distill.pretrained import longest_input, with_start
 from ..distill.report import Findings
 from ..kernels.weights import attention_weights
 from ..ops.guard import normalise
@@ -48,8 +48,8 @@ class Reading(NamedTuple):
 def read(checkpoint: Checkpoint, text: str, most: int) -> Reading:
     """Let the model read a text and look at all its kernel attentions.
 
-    A converted model runs with its own softmax, so that every layer sees what the original would; a model that was
-    trained with its kernels runs with them.
+    An adapter's base runs with its own softmax, so that every layer sees what it would in the original; a whole model
+    runs with its kernels.
 
     Args:
         checkpoint: Whose model.
@@ -58,7 +58,10 @@ def read(checkpoint: Checkpoint, text: str, most: int) -> Reading:
     """
     tokenizer = _tokenizer(checkpoint)
     ends = longest_input(checkpoint.model.config)
-    ids = tokenizer(text, truncation=True, max_length=most if ends is None else min(most, ends)).input_ids
+    most = most if ends is None else min(most, ends)
+    ids = tokenizer(text, truncation=True, max_length=most).input_ids
+    if checkpoint.is_converted:
+        ids = with_start(ids, checkpoint.model.config, tokenizer)[:most]
     if len(ids) < 2:
         raise CheckpointError(f"text has {len(ids)} tokens; give at least 2, so that there is something to attend to")
     calls = _calls(checkpoint, torch.tensor([ids]))
@@ -76,7 +79,7 @@ def _calls(checkpoint: Checkpoint, ids: Tensor) -> dict[int, Call]:
 
             def observe(call: Call) -> Tensor | None:
                 found[call.layer] = call
-                return None if checkpoint.learned_with_kernels else softmax_attention(call)
+                return softmax_attention(call) if checkpoint.is_adapter else None
 
             with observing(observe):
                 model(**inputs)

@@ -53,8 +53,6 @@ class Checkpoint:
     """of the softmax that each layer is compared with"""
     base: str | None = None
     """of an adapter, where it does not have the name it had"""
-    learned_with_kernels: bool = False
-    """the model itself has learned with its kernels"""
     loaded: PreTrainedModel | None = None
 
     @cached_property
@@ -134,7 +132,7 @@ def _own(path: Path, weights: Path, config: PreTrainedConfig, record: dict[str, 
             starts = kernel_modules(kind(config))
         note = f"the start was drawn again from the run's seed, {record['seed']}"
     scaling = {layer: kernel.head_dim**-0.5 for layer, kernel in found.items()}
-    return Checkpoint(path, weights, attention, found, starts, note, False, scaling, None, True, model)
+    return Checkpoint(path, weights, attention, found, starts, note, False, scaling, None, model)
 
 
 def kernel_modules(model: nn.Module) -> dict[int, Kernel]:
@@ -161,10 +159,7 @@ def _adapter(
         kernel.eval()
     starts, note = _adapter_start(made, record)
     scaling = {layer: float(made.base.geometry[layer]["scaling"]) for layer in found}
-    is_adapter = whole is None
-    return Checkpoint(
-        path, whole or weights, made.attention, found, starts, note, is_adapter, scaling, base, not is_adapter
-    )
+    return Checkpoint(path, whole or weights, made.attention, found, starts, note, whole is None, scaling, base)
 
 
 def _adapter_start(made: Manifest, record: dict[str, Any] | None) -> tuple[dict[int, Kernel] | None, str]:
@@ -204,4 +199,4 @@ def _converted(path: Path, weights: Path, model: PreTrainedModel) -> Checkpoint:
     summary = getattr(model.config, CONFIG_KEY)
     scaling = {layer: float(getattr(kernel, "scaling", kernel.head_dim**-0.5)) for layer, kernel in found.items()}
     note = "the start is not known: a converted model saved whole does not say how its kernels were drawn"
-    return Checkpoint(path, weights, str(summary["attention"]), found, None, note, False, scaling, None, False, model)
+    return Checkpoint(path, weights, str(summary["attention"]), found, None, note, False, scaling, None, model)

@@ -24,7 +24,10 @@ def weights_of(path: Path) -> Path:
     if run.record_file.is_file():
         found = run.weights()
         if found is None:
-            raise NoWeightsError(f"{path} holds no weights yet: no model and no checkpoint")
+            raise NoWeightsError(
+                f"{path} holds no weights as yet, or a pretrained model's checkpoints alone, which are there to go on "
+                "from; give the run's command again, and let it finish or interrupt it with Ctrl-C"
+            )
         return found
     if (path / "config.json").is_file() or (path / manifest.FILE).is_file():
         return path

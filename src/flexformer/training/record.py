@@ -153,7 +153,8 @@ class RunFolder:
         """The folder of the finished model, else of what there is so far; None before there is anything.
 
         Checkpoints of a pretrained model are for going on alone: they hold no model that could be loaded. What was
-        learned lies in the model, or in the adapter, that such a run writes when it is interrupted too.
+        learned lies in the model, or in the adapter, that such a run writes when it is interrupted too; of one that
+        went on and was killed it lies in checkpoints alone.
         """
         record = self.read()
         if record is not None and record.status == "finished" and self.model.is_dir():
@@ -161,6 +162,8 @@ class RunFolder:
         found = checkpoints.last(self.checkpoints)
         if found is not None and (found[0] / "config.json").is_file():
             return found[0]
+        if found is not None and record is not None and found[1].step > record.steps:
+            return None
         return next((folder for folder in (self.model, self.adapter) if folder.is_dir()), None)
 
     def check(self, options: Settings) -> Record | None:
@@ -196,7 +199,7 @@ class RunFolder:
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Options by dotted name that differ, with both values."""
-    flat_old, flat_new = flat(old), flat(new)
+    flat_old, flat_new = ({name: value for name, value in flat(each).items() if value != {}} for each in (old, new))
     return {
         name: (flat_old.get(name), flat_new.get(name))
         for name in sorted(flat_old.keys() | flat_new.keys())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ def _trade(axes: Axes, measured: Sequence[dict[str, Any]], accuracy: Mapping[str
     known = [m for m in measured if m["seconds"] and m["memory"] and m["memory"]["peak_bytes"]]
     axes.set(title="(b) Training step of every attention", xlabel="steps per second")
     with_accuracy = [m for m in known if m["row"] in accuracy]
-    if 2 * len(with_accuracy) < len(known) or len(known) < 2:
+    if 2 * len(with_accuracy) < len(known) or len(with_accuracy) < 2:
         _bars(axes, sorted(known, key=lambda m: m["seconds"]["median"]))
         return
     largest = max(m["memory"]["peak_bytes"] for m in known)
@@ -78,6 +79,9 @@ def _trade(axes: Axes, measured: Sequence[dict[str, Any]], accuracy: Mapping[str
         axes.annotate(m["row"], (x, y), xytext=(5, 4), textcoords="offset points", fontsize=7.5)
     axes.set_ylabel(f"{task}, accuracy in % (size: peak memory)")
     axes.margins(0.15)
+    if left_out := [m["row"] for m in known if m["row"] not in accuracy]:
+        text = textwrap.fill(f"without an accuracy: {', '.join(left_out)}", 60)
+        axes.text(0.02, 0.02, text, transform=axes.transAxes, fontsize=7, color=MUTED)
 
 
 def _bars(axes: Axes, measured: Sequence[dict[str, Any]]) -> None:
