@@ -52,11 +52,11 @@ class PolaformerKernel(Kernel):
         x = bounded(x)
         x = x / F.softplus(in_dtype_of(self.scale, x))[:, None, :]
         power = 1.0 + self.alpha * in_dtype_of(self.power, x).sigmoid()[:, None, :]
-        parts = torch.cat((x.relu(), (-x).relu()), dim=-1).clamp_min(SMALLEST_COORDINATE)
-        logs = parts.log() * torch.cat((power, power), dim=-1)
+        logs = x.abs().clamp_min(SMALLEST_COORDINATE).log() * power
         # It cancels between features and log-weight, so no gradient needs to pass it.
         largest = logs.detach().amax(-1, keepdim=True)
-        return (logs - largest).exp(), largest.squeeze(-1)
+        powers = (logs - largest).exp()
+        return torch.cat((powers * (x >= 0), powers * (x <= 0)), dim=-1), largest.squeeze(-1)
 
     def query_features(self, q: Tensor, positions: Tensor | None = None) -> Tensor:
         return self._features(q)[0]
