@@ -2,7 +2,7 @@
 
     python scripts/trials.py RUN_FOLDER ...
 
-Copies the records and validation curves of finished runs of `flexformer train` and `flexformer distill` to
+Copies the records and validation curves of finished runs of `flexformer train`, `distill` and `finetune` to
 results/trials/, and writes a table of each task there, "lm" and "distill" being two. Without folders only the tables
 are written anew.
 """
@@ -20,12 +20,13 @@ from flexformer.experiments.cells import portable
 from flexformer.experiments.digest import digest, essentials
 from flexformer.experiments.presets import pretrained
 from flexformer.files import write_json, write_text
+from flexformer.tasks import glue
 from flexformer.training import RunFolder
 from flexformer.training.callbacks import read_log
 from flexformer.training.language_options import TASK as LANGUAGE
 
 FOLDER = Path(__file__).resolve().parent.parent / "results" / "trials"
-CURVES = ("eval_accuracy", "eval_perplexity", "eval_kl")
+CURVES = ("eval_score", "eval_accuracy", "eval_perplexity", "eval_kl")  # the first of them that a run has
 KEPT = ("task", "attention", "seed", "steps", "tokens", "seconds", "metrics", "commit", "versions", "machine")
 
 
@@ -35,7 +36,9 @@ def keep(path: Path) -> None:
     record = run.read()
     if record is None or record.status != "finished":
         raise ValueError(f"{path} holds no finished run")
-    curve = [[entry["step"], entry[name]] for entry in read_log(run.log_file) for name in CURVES if name in entry]
+    log = read_log(run.log_file)
+    measure = next(name for name in CURVES if any(name in entry for entry in log))
+    curve = [[entry["step"], entry[measure]] for entry in log if measure in entry]
     trial = {name: getattr(record, name) for name in KEPT}
     trial |= {"command": portable(record.command), "options": essentials(record.options), "curve": curve}
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -48,18 +51,22 @@ def tables() -> dict[str, str]:
     for path in sorted(FOLDER.glob("*.json")):
         trial = json.loads(path.read_text(encoding="utf-8"))
         found.setdefault(trial["task"], []).append(trial)
-    kinds = {DISTILL: _distilled, LANGUAGE: _modelled}
+    kinds = {DISTILL: _distilled, LANGUAGE: _modelled} | dict.fromkeys(glue.TASKS, _tuned)
     return {task: kinds.get(task, _trained)(trials) for task, trials in found.items()}
 
 
-def _trained(trials: list[dict[str, Any]]) -> str:
+def _tuned(trials: list[dict[str, Any]]) -> str:
+    return _trained(trials, "score")
+
+
+def _trained(trials: list[dict[str, Any]], measure: str = "accuracy") -> str:
     lines = [
-        "| other than the preset | validation accuracy in per cent at step | test | minutes |",
+        f"| other than the preset | validation {measure} in per cent at step | test | minutes |",
         "|---|---|---:|---:|",
     ]
     for trial in sorted(trials, key=lambda trial: -trial["curve"][-1][1]):
         curve = ", ".join(f"{100 * value:.1f} at {step}" for step, value in trial["curve"])
-        test, minutes = 100 * trial["metrics"]["test_accuracy"], trial["seconds"] / 60
+        test, minutes = 100 * trial["metrics"][f"test_{measure}"], trial["seconds"] / 60
         lines.append(f"| {_difference(trial)} | {curve} | {test:.1f} | {minutes:.1f} |")
     return "\n".join(lines) + "\n"
 
@@ -91,6 +98,8 @@ def _preset(trial: dict[str, Any]) -> dict[str, Any]:
         return pretrained.load_distill("study", own["base"], own["text"], attention=attention).as_dict()
     if trial["task"] == LANGUAGE:
         return presets.load_language("cpu", attention=attention, data={"source": own["data.source"]}).as_dict()
+    if trial["task"] in glue.TASKS:
+        return pretrained.load_finetune("cpu", own["base"], trial["task"], attention=attention)[0].as_dict()
     return presets.load(trial["task"], "cpu", attention=attention).as_dict()
 
 

@@ -1,6 +1,7 @@
 """Settings by name for what starts from a pretrained model: `flexformer distill`, `finetune` and `convert`.
 
-Where attentions want different settings, a file has them under `by_attention`, over those for all.
+Where attentions or tasks want different settings, a file has them under `by_attention` or `by_task`, over those for
+all.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from flexformer.distill.options import DistillOptions, FinetuneOptions, StageOpt
 
 from . import FOLDER, _hint, _merged, _read
 
-BY_ATTENTION = "by_attention"
+BY_ATTENTION, BY_TASK = "by_attention", "by_task"
 
 
 def path(command: str, preset: str, task: str | None = None) -> Path:
@@ -21,7 +22,7 @@ def path(command: str, preset: str, task: str | None = None) -> Path:
     Args:
         command: "distill" or "finetune"; its presets are in a folder of that name.
         preset: A name such as "cpu".
-        task: Looked up first as "TASK-PRESET", for settings that differ from task to task.
+        task: Looked up first as "TASK-PRESET", for settings that differ altogether from task to task.
 
     Raises:
         ValueError: There is no such preset.
@@ -40,14 +41,15 @@ def names(command: str, task: str | None = None) -> tuple[str, ...]:
 
 
 def settings(command: str, preset: str, attention: str, task: str | None = None) -> dict[str, Any]:
-    """What the file of a preset says about an attention; other arguments as for `path`."""
-    return _chosen(_read(path(command, preset, task)), attention)
+    """What the file of a preset says about an attention and a task; other arguments as for `path`."""
+    return _chosen(_read(path(command, preset, task)), {BY_ATTENTION: attention, BY_TASK: task})
 
 
-def _chosen(values: dict[str, Any], attention: str) -> dict[str, Any]:
-    plain = {key: value for key, value in values.items() if key != BY_ATTENTION}
-    merged = _merged(plain, values.get(BY_ATTENTION, {}).get(attention, {}))
-    return {key: _chosen(value, attention) if isinstance(value, dict) else value for key, value in merged.items()}
+def _chosen(values: dict[str, Any], given: dict[str, str | None]) -> dict[str, Any]:
+    merged = {key: value for key, value in values.items() if key not in given}
+    for section, name in given.items():
+        merged = _merged(merged, values.get(section, {}).get(name, {}))
+    return {key: _chosen(value, given) if isinstance(value, dict) else value for key, value in merged.items()}
 
 
 def load_distill(
