@@ -70,6 +70,13 @@ def test_claims_are_judged_by_the_cells_that_are_there():
     )
 
 
+def test_the_table_of_signs_is_that_of_its_record():
+    signs = script("study_signs")
+    record = json.loads(signs.FILE.read_text(encoding="utf-8"))
+    text = signs.FILE.with_suffix(".md").read_text(encoding="utf-8")
+    assert signs.markdown(record) == text, "run python scripts/study_signs.py"
+
+
 def test_every_table_is_shown_somewhere():
     pages = "".join(path.read_text(encoding="utf-8") for path in PAGES)
     for path in (ROOT / "results").glob("*/*-cpu.md"):

@@ -105,11 +105,11 @@ class KernelStudy(MapExperiment):
         tried = [{r.labels["lr"] for r in found if (r.labels["map"], r.seed) == (label, first)} for label in best]
         rates = ", ".join(f"{rate:g}" for rate in sorted(set.intersection(*tried))) if tried else "none"
         notes = (
-            f"{self.subject}. KL is the divergence of attention weights, negative ones dropped, from softmax's, in "
-            "nats, mean over layers, on text that was held out; of sharp and flat heads the mean over the quarter "
-            "where softmax's entropy is lowest and highest. The other figures are of the linear form, with negative "
-            f"weights. Each map shows the learning rate of least KL; all were tried with {rates} on the first seed, "
-            "whose held-out text is the same." + _own_settings(best),
+            f"{self.subject}{_text(found)}. KL is the divergence of attention weights from softmax's, in nats, mean "
+            "over layers; negative weights are raised to a millionth of the mean size of their row's. Of sharp and "
+            "flat heads it is the mean over the quarter where softmax's entropy is lowest and highest. The other "
+            "figures are of the linear form, with negative weights. Each map shows the learning rate of least KL; all "
+            f"were tried with {rates} on the first seed." + _own_settings(best),
         )
         title = f"Divergence from softmax after distillation, {self.preset} scale"
         return [Table(self.stem, title, "map", columns, tuple(rows), notes)]
@@ -140,6 +140,17 @@ def best_cells(found: Sequence[Result]) -> dict[str, list[Result]]:
         rate = min((result for result in own if result.seed == first), key=divergence).labels["lr"]
         best[label] = [result for result in own if result.labels["lr"] == rate]
     return best
+
+
+def _text(found: Sequence[Result]) -> str:
+    """How much of a text was read, and what was held out of it."""
+    if not found:
+        return ""
+    longest, held_out = (found[0].options[f"data.{name}"] for name in ("max_length", "validation_limit"))
+    return (
+        f", sequences of at most {longest} tokens. Figures are of {held_out} sequences that were held out, the same for "
+        "every seed and learning rate: deviations are those of starts and of the order of the others"
+    )
 
 
 def _own_settings(shown: Collection[str]) -> str:
