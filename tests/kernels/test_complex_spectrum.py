@@ -139,6 +139,18 @@ def test_kernels_of_cosines_do_not_contain_the_complex_spectrum(name):
     assert change(disturbed(name, scale=0.5), 1e3, 1.01e3) > 0.1
 
 
+@pytest.mark.parametrize("name", ["flexformer-s", "flexformer-n"])
+def test_weights_of_cosines_return_along_a_ray(name):
+    kernel = disturbed(name, dim=4, scale=0.5, num_frequencies=2)
+    k, ray = torch.randn(5, 4, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    with torch.no_grad():
+        weights = value(kernel, torch.cat((torch.zeros(1), torch.linspace(100, 20_000, 100_000)))[:, None] * ray, k)
+        weights = weights / weights.abs().sum(1, keepdim=True)
+        distances = (weights[1:] - weights[0]).abs().sum(1)
+    assert distances.min() < 0.1
+    assert distances.max() > 0.5
+
+
 @pytest.mark.parametrize(
     ("name", "options", "symmetric"),
     [
@@ -165,6 +177,22 @@ def test_centres_leave_a_kernel_positive_definite_around_them(name, options, sym
     matrix = products(x, x)
     cycle, back = (matrix[0, 1] * matrix[1, 2] * matrix[2, 0], matrix[0, 2] * matrix[2, 1] * matrix[1, 0])
     assert torch.isclose(cycle, back, rtol=1e-9) == symmetric
+
+
+def test_centres_of_real_exponentials_are_factors_of_features_and_a_vector_added_to_all_of_them():
+    kernel = disturbed("flexformer-c", scale=0.3, centres=True)
+    q, k = (torch.randn(n, 8, dtype=torch.float64) for n in (6, 9))
+    with torch.no_grad():
+        found = value(kernel, q, k)
+        a, beta = kernel.alpha[0], kernel.beta[0]
+        factors = (-a @ (kernel.centre_q[0] + kernel.centre_k[0])).exp()
+        moved = a + kernel.sharpness * kernel.centre_q[0] - 2 * beta * kernel.centre_k[0]
+        expected = ((q @ moved.T).exp() * factors) @ (k @ moved.T).exp().T * (beta * k.square().sum(-1)).exp()
+    torch.testing.assert_close(*(weights / weights.sum(-1, keepdim=True) for weights in (found, expected)))
+
+
+def test_as_much_growth_as_waves_needs_no_norm_weight():
+    assert kernels.build("flexformer-c", 2, 8, num_real=0, real_scale=0.4, wave_scale=0.4).beta_start == 0.0
 
 
 PAIRS = {"num_real": 0, "real_scale": 0.5, "wave_scale": 0.6}

@@ -148,8 +148,8 @@ def _text(found: Sequence[Result]) -> str:
         return ""
     longest, held_out = (found[0].options[f"data.{name}"] for name in ("max_length", "validation_limit"))
     return (
-        f", sequences of at most {longest} tokens. Figures are of {held_out} sequences that were held out, the same for "
-        "every seed and learning rate: deviations are those of starts and of the order of the others"
+        f", sequences of at most {longest} tokens. Figures are of {held_out} sequences that were held out, the same "
+        "for every seed and learning rate: deviations are those of starts and of the order of the others"
     )
 
 
