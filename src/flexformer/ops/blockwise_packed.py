@@ -44,7 +44,7 @@ def blockwise_packed(
             out, _ = blockwise_bidirectional(qs, ks, vs, kernel, visible, empty_state(kernel, qs, ks, vs), floor, 0)
         else:
             within = cu_seqlens[first : last + 1] - bounds[first]
-            seen = [version(x) for x in (qs, ks, vs, *tensors.values())]
+            seen = [_changes(x) for x in (qs, ks, vs, *tensors.values())]
             arguments = (qs, ks, vs, visible, kernel, tensors, seen, within, floor, size)
             out = checkpoint(_group, *arguments, use_reentrant=False, preserve_rng_state=False)
         outputs.append(out)
@@ -84,7 +84,7 @@ def _group(
     size: int,
 ) -> Tensor:
     # What is computed anew for the backward pass is not saved with autograd, which would notice.
-    if seen != [version(x) for x in (q, k, v, *tensors.values())]:
+    if seen != [_changes(x) for x in (q, k, v, *tensors.values())]:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "
             "queries, keys, values or the kernel's parameters and buffers of attention in packed sequences"
@@ -93,8 +93,8 @@ def _group(
         return packed_at_once(q, k, v, kernel, key_mask, cu_seqlens, floor, size)
 
 
-def version(x: Tensor) -> int:
-    """Counts what was done to a tensor in place."""
+def _changes(x: Tensor) -> int:
+    """How often a tensor was changed in place."""
     return 0 if x.is_inference() else x._version
 
 
