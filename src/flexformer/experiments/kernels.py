@@ -144,9 +144,10 @@ def best_cells(found: Sequence[Result]) -> dict[str, list[Result]]:
 
 def _text(found: Sequence[Result]) -> str:
     """How much of a text was read, and what was held out of it."""
-    if not found:
+    options = found[0].options if found else {}
+    longest, held_out = (options.get(f"data.{name}") for name in ("max_length", "validation_limit"))
+    if longest is None or held_out is None:
         return ""
-    longest, held_out = (found[0].options[f"data.{name}"] for name in ("max_length", "validation_limit"))
     return (
         f", sequences of at most {longest} tokens. Figures are of {held_out} sequences that were held out, the same "
         "for every seed and learning rate: deviations are those of starts and of the order of the others"
