@@ -80,11 +80,13 @@ class Scores:
         if found is None:
             return "undecided: no seed in common"
         verdict = "holds" if found.mean > 0 else "does not hold"
-        if found.seeds == 1:
-            return f"{verdict} (one seed)"
-        if not found.is_clear:
+        if found.seeds > 1 and not found.is_clear:
             return f"undecided: {found.seeds} seeds do not tell them apart"
-        return f"{verdict} ({found.seeds} seeds)"
+        return f"{verdict} ({seeds(found.seeds)})"
+
+
+def seeds(count: int) -> str:
+    return "one seed" if count == 1 else f"{count} seeds"
 
 
 def by_attention(
@@ -136,9 +138,9 @@ def stable(found: Sequence[Result]) -> dict[str, Scores]:
 
 def compared(found: Mapping[str, Scores], ours: str, theirs: str, also: Sequence[str] = (), digits: int = 2) -> Finding:
     """Verdict and figures over the seeds that both have; others are shown if they have them too."""
-    seeds = set(found[ours].values) & set(found[theirs].values)
-    shown = [name for name in (ours, theirs, *also) if name in found and seeds <= set(found[name].values)]
-    means = {name: abs(mean(found[name].values[seed] for seed in seeds)) for name in shown if seeds}
+    common = set(found[ours].values) & set(found[theirs].values)
+    shown = [name for name in (ours, theirs, *also) if name in found and common <= set(found[name].values)]
+    means = {name: abs(mean(found[name].values[seed] for seed in common)) for name in shown if common}
     figures = ", ".join(f"{name} {value:.{digits}f}" for name, value in means.items())
     return Finding(found[ours].against(found[theirs]), figures)
 
@@ -188,8 +190,7 @@ def transfer(found: Sequence[Result]) -> Finding:
     if not better + worse:
         return Finding("undecided: level everywhere", figures)
     verdict = "holds" if better >= ALMOST_ALL * (better + worse) else "does not hold"
-    fewest = min(each.seeds for each in differences)
-    few = "one seed" if fewest == 1 else f"{fewest} seeds"
+    few = seeds(min(each.seeds for each in differences))
     return Finding(f"{verdict} ({few})", f"{figures}; almost all is taken as {ALMOST_ALL:.0%} of those that differ")
 
 
