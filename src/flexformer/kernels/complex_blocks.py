@@ -4,10 +4,13 @@ With u = a.x the size of frequency i, features of unit length are e_i = e^{u_i -
 L = log(sum e^{2u}) / 2. Let h_i be the sum of features times their gradients over those of frequency i. Then the
 gradient of u_i is h_i - e_i^2 (sum h - dg), g containing L. Without pairs any constant may stand for L, and the
 gradient is h_i.
+
+Exponents are kept in bits, u / log 2: powers of two take half the time of powers of e.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,10 +25,15 @@ if TYPE_CHECKING:
     from .complex_spectrum import ComplexKernel
 
 
+LOG_2 = math.log(2.0)
+
+
 class ComplexBlocks(WaveBlocks):
     def __init__(self, kernel: ComplexKernel, batch: int, workspace: Workspace) -> None:
         super().__init__(kernel, batch, workspace)
         self.complex, self.real, self.pairs = kernel, kernel.num_real, kernel.num_pairs
+        self.waves_in_bits = self.waves.clone()
+        self.waves_in_bits[:, : self.real + self.pairs] /= LOG_2
         self.beta = self.repeated(kernel.beta)[:, None]
         self.dbeta = torch.zeros_like(self.beta[:, 0])
 
@@ -83,12 +91,13 @@ class ComplexBlocks(WaveBlocks):
     def _features(self, x: Tensor, side: str) -> tuple[Tensor, Tensor, Tensor | None]:
         """(N, F, T) features, the logarithm of their size (N, T), and where there are pairs all e, (N, R + P, T)."""
         count, length, growing = len(x), x.shape[1], self.real + self.pairs
-        waves = self.products(x, f"{side} waves")
+        waves = self.products(self.waves_in_bits, x, f"{side} waves")
         growth, phase = waves[:, :growing], waves[:, growing:]
         size = growth.amax(1, keepdim=True)
         if not self.pairs:
-            return growth.sub_(size).clamp_min_(SMALLEST_LOG).exp_(), size.squeeze(1), None
-        growth.sub_(size).exp_()
+            phi = growth.sub_(size).clamp_min_(SMALLEST_LOG / LOG_2).exp2_()
+            return phi, size.mul_(LOG_2).squeeze(1), None
+        growth.sub_(size).exp2_()
         # Not vector_norm, which is slow along any dimension but the last.
         squares = torch.mul(growth, growth, out=self.workspace("squares", *growth.shape)).sum(1, keepdim=True)
         growth.mul_(squares.rsqrt())
@@ -99,7 +108,7 @@ class ComplexBlocks(WaveBlocks):
         cosine, sine = phi[:, self.real : growing], phi[:, growing:]
         torch.cos(phase, out=cosine).mul_(envelope)
         torch.sin(phase, out=sine).mul_(envelope)
-        return phi, size.add_(squares.log_(), alpha=0.5).squeeze(1), growth
+        return phi, size.mul_(LOG_2).add_(squares.log_(), alpha=0.5).squeeze(1), growth
 
     def _slope(self, phi: Tensor, growth: Tensor | None, dphi: Tensor, dg: Tensor | None) -> Tensor:
         """From the gradients of features and of the log-weight to that of waves; overwrites all three."""

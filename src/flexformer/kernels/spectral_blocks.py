@@ -85,7 +85,7 @@ class SpectralBlocks(WaveBlocks):
         return torch.add(x, self.centre_q[: len(x), None], out=self.workspace("weighed", *x.shape))
 
     def _angles(self, x: Tensor, side: str) -> Tensor:
-        angles = self.products(x, f"{side} angles")
+        angles = self.products(self.waves, x, f"{side} angles")
         return angles if self.phases is None else angles.add_(self.phases[: len(x)])
 
     def _log_weight(self, x: Tensor) -> Tensor:

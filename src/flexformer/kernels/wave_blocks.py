@@ -52,12 +52,12 @@ class WaveBlocks(BlockFeatures):
         """Inputs less their centre, in place."""
         return x if centre is None else x.sub_(centre[: len(x), None])
 
-    def products(self, x: Tensor, name: str) -> Tensor:
+    def products(self, waves: Tensor, x: Tensor, name: str) -> Tensor:
         """(N, A, T): waves times inputs (N, T, D)."""
-        out = self.workspace(name, len(x), self.waves.shape[1], x.shape[1])
-        return torch.bmm(self.waves[: len(x)], x.mT, out=out)
+        out = self.workspace(name, len(x), waves.shape[1], x.shape[1])
+        return torch.bmm(waves[: len(x)], x.mT, out=out)
 
     def through_products(self, gradient: Tensor, x: Tensor, name: str) -> Tensor:
-        """From the gradient of `products` to that of inputs; that of waves is summed."""
+        """From the gradient of products with `waves` to that of inputs; that of waves is summed."""
         self.dwaves[: len(x)].baddbmm_(gradient, x)
         return torch.bmm(gradient.mT, self.waves[: len(x)], out=self.workspace(name, *x.shape))
