@@ -100,6 +100,25 @@ def test_table1_with_aan_averages_retrieval_alone():
     assert "Articles" not in [each.title for each in without.columns]
 
 
+def test_attentions_that_see_a_part_see_less_of_shorter_sequences():
+    def options(preset, name):
+        (cell,) = ArenaTable(preset, tasks=["image"]).cells([name], [0])
+        return cell.stage.options.model.attention_options
+
+    assert options("cpu", "longformer") == {"window": 128}
+    assert options("cpu", "skyformer") == {"num_landmarks": 32}
+    assert options("paper", "longformer") == options("cpu", "softmax") == {}
+
+
+def test_table1_says_which_attentions_were_made_to_see_less():
+    def notes(preset, name):
+        (table,) = ArenaTable(preset, tasks=["image"]).tables(arena({"image": 0.4}, name=name))
+        return " ".join(table.notes)
+
+    assert "made smaller" not in notes("paper", "longformer") + notes("cpu", "softmax")
+    assert "longformer sees of a sequence is made smaller" in notes("cpu", "longformer")
+
+
 # Typed from the paper's LaTeX source.
 TABLE_1 = [
     ("softmax", "ListOps", 37.23, 0.17),

@@ -88,8 +88,9 @@ class LongformerAttention(Mechanism):
 
     def _attend_windows(self, query: Tensor, key: Tensor, value: Tensor, valid: Tensor, num_global: int) -> Tensor:
         """Outputs (B, H, N, D) of every query over the global keys and those of its window."""
-        length = query.shape[2]
-        half = max(min(self.window // 2, length - 1), 1)  # a longer reach would only see filler
+        length, half = query.shape[2], self.window // 2
+        if half >= length - 1:  # every window has all keys in it
+            return self._attend(query, key.transpose(-1, -2), value, valid[:, None, None])
         filler = -length % half
         query = F.pad(query, (0, 0, 0, filler)).unflatten(2, (-1, half))  # (B, H, C, w/2, D)
         chunks = query.shape[2]
