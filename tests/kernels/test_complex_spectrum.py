@@ -114,6 +114,27 @@ def test_the_diagonal_of_the_complex_spectrum_is_convex_and_that_of_the_nonstati
         assert diagonal(disturbed("flexformer-n")).diff().diff().min() < -1e-6
 
 
+@pytest.mark.parametrize("gamma", [-0.3, -0.01, 0.01, 0.3])
+def test_no_norm_weight_makes_the_nonstationary_diagonal_that_of_a_complex_spectrum(gamma):
+    direction = torch.randn(8, dtype=torch.float64)
+    direction /= direction.norm()
+    kernel = disturbed("flexformer-n")
+
+    @torch.no_grad()
+    def log_diagonal(*where):
+        """The largest near each place, as cosines have zeros."""
+        t = torch.tensor(where, dtype=torch.float64)[:, None] + torch.linspace(-5, 5, 101, dtype=torch.float64)
+        x = (t.flatten()[:, None] * direction)[None, None].expand(1, 2, -1, -1)
+        size = kernel.key_features(x)[0][0, 0].square().sum(-1).log().view_as(t)
+        return (size + gamma * t.square()).amax(-1)
+
+    left, middle, near, far, farther = log_diagonal(-400.0, 0.0, 200.0, 400.0, 600.0)
+    if gamma < 0:  # below its middle at both ends: not convex
+        assert left < middle > far
+    else:  # the logarithm of a sum of exponentials grows no faster than a line, beyond a constant
+        assert (farther - far) - (far - near) > gamma * 200**2
+
+
 def test_performer_is_a_complex_spectrum_that_does_not_learn():
     performer = kernels.build("performer", 2, 8).double()
     kernel = kernels.build("flexformer-c", 2, 8, beta=-performer.scaling / 2).double()

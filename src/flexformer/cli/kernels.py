@@ -31,7 +31,8 @@ def kernels(
             with paper RoBERTa.
         text: A text file, a folder of .txt files, glue:TASK, or a datasets id with a column "text"; default the
             training text of WikiText-2 in the data folder, with paper glue:mnli.
-        maps: Labels of the kernels to compare; default all.
+        maps: Labels of the kernels to compare, such as hedgehog "flexformer-c, all real"; default all, which --dry-run
+            lists.
         rates: Learning rates to choose from; default 0.01, 0.03 and 0.1, with paper 0.001, 0.003 and 0.01.
         seeds: The first chooses the rate, the others repeat the best.
         root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.

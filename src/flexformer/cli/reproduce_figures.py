@@ -55,7 +55,8 @@ def distill_curves(
         preset: The settings all runs share: paper (a GPU), cpu or smoke.
         base: Folder or hub name of a pretrained encoder or decoder; default as for reproduce kernels.
         text: What is read; default as for reproduce kernels.
-        maps: Some of hedgehog, flexformer-s, flexformer-n and "flexformer-c, all real"; default all.
+        maps: Some of hedgehog, "hedgehog, two maps", flexformer-s, flexformer-n and "flexformer-c, all real"; default
+            all.
         seeds: One run of each map for each.
         root: Folder the data lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
 

@@ -25,13 +25,14 @@ from .tables import Column, Row, Table, Value
 TOLERANCE = 0.05
 EVALUATIONS = 40
 """of a run: the step from which on it is stable is found this finely"""
-PLAIN_MAPS = ("hedgehog", "flexformer-s", "flexformer-n", "flexformer-c, all real")
+PLAIN_MAPS = ("hedgehog", "hedgehog, two maps", "flexformer-s", "flexformer-n", "flexformer-c, all real")
 PAPERS = {"hedgehog": "hedgehog", "flexformer-n": "flexformer-n"}
 """label of a map -> the paper's"""
 
 
 class DistillationCurves(MapExperiment):
-    """The maps as `convert` builds them, at the rate of the distillation's preset and evaluated often."""
+    """The maps as `convert` builds them, and Hedgehog as it was published, at the rate of the distillation's preset and
+    evaluated often."""
 
     name: ClassVar[str] = "distill-curves"
 
