@@ -30,8 +30,8 @@ TITLES = {
     "pathfinder": "Pathfinder",
 }
 ORDER = tuple(TITLES)
-# About how much shorter sequences are at cpu scale, and what is made as much smaller in attentions that see a part of them:
-# at its default size it would be most of a sequence, or all.
+# About how much shorter sequences are at cpu scale, and what is made as much smaller in attentions that see a part of
+# them: at its default size it would be most of a sequence, or all.
 SHORTER = {"listops": 8, "text": 8, "retrieval": 8, "articles": 8, "image": 4}
 PARTS = {
     "reformer": {"chunk_length": 64},
