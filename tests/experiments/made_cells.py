@@ -17,7 +17,7 @@ def made(table: str, cell: str, labels: dict[str, Any], preset: str, seed: int, 
         "versions": {},
         "machine": {},
     }
-    return Result(table, cell, labels, preset, seed, seconds=1.0, **nowhere, **measured)
+    return Result(table, cell, labels, preset, seed, seconds=1.0, **(nowhere | measured))
 
 
 def kernel_cell(label: str, lr: float, seed: int, preset: str, **measured: Any) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -161,6 +161,24 @@ class TrainedCell(Cell):
             stages=[_earlier(stage, output) for stage in before],
             options=last.essentials,
         )
+
+
+@dataclass(frozen=True)
+class SharedCell(TrainedCell):
+    """A run that another table has as well: finished there, it is finished here.
+
+    Args:
+        twin: The other table's cell.
+    """
+
+    twin: Cell
+
+    def finished(self, results: Path) -> Result | None:
+        own = super().finished(results)
+        if own is not None or self.twin.digest != self.digest:
+            return own
+        found = self.twin.finished(results)
+        return found and replace(found, table=self.table, cell=self.name, labels=dict(self.labels))
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from flexformer.training import LanguageOptions, RunOptions
 from flexformer.training.language_options import TASK as LANGUAGE
 
 from . import presets
-from .cells import Cell, TrainedCell
+from .arena_table import ArenaTable
+from .cells import Cell, SharedCell, TrainedCell
 from .experiment import Experiment, ordered
-from .language_table import CORPORA
+from .language_table import CORPORA, SIZES, LanguageTable
 from .results import Result
 from .stages import Kind, Stage
 from .tables import Column, Row, Table, Value
@@ -23,7 +24,6 @@ from .tables import Column, Row, Table, Value
 OPTION = "num_frequencies"
 TASKS = ("lm", "image", "listops")
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
-LANGUAGE_PRESETS = {"paper": "paper-small", "cpu": "cpu", "smoke": "smoke"}
 MEASURES = {
     "test_accuracy": ("test accuracy, %", 100.0, "higher"),
     "test_bits_per_byte": ("test bits per byte", 1.0, "lower"),
@@ -91,20 +91,30 @@ class FrequencySweep(Experiment):
         data: dict[str, Any] = {"root": self.root}
         if task != LANGUAGE:
             return presets.load(task, self.preset, attention=attention, seed=seed, data=data)
-        preset = LANGUAGE_PRESETS[self.preset]
         data["source"] = self.corpus
-        return presets.load_language(preset, attention=attention, seed=seed, data=data)
+        return presets.load_language(SIZES[self.preset][0], attention=attention, seed=seed, data=data)
 
     def _cell(self, task: str, attention: str, count: int, seed: int) -> Cell:
         options = self._options(task, attention, seed)
-        given = options.model.attention_options | {OPTION: count}
-        options = replace(options, model=replace(options.model, attention_options=given))  # type: ignore[arg-type]
+        usual = count == self._head_dim(options)
+        if not usual:
+            given = options.model.attention_options | {OPTION: count}
+            options = replace(options, model=replace(options.model, attention_options=given))  # type: ignore[arg-type]
         kind: Kind = "train lm" if task == LANGUAGE else "train"
         # Other texts than the scale's own stand beside it.
         which = task if task != LANGUAGE or self.corpus == CORPORA[self.preset] else f"lm-{Path(self.corpus).stem}"
         name = f"{which}-{attention}-{self.preset}-n{count}-seed{seed}"
         labels = {"task": task, "attention": attention, "n": count, "head_dim": self._head_dim(options)}
-        return TrainedCell(self.name, name, labels, self.preset, Stage(name, kind, options))
+        stage = Stage(name, kind, options)
+        if usual:
+            twin, *_ = self._usual_table(task).cells([attention], [seed])
+            return SharedCell(self.name, name, labels, self.preset, stage, twin)
+        return TrainedCell(self.name, name, labels, self.preset, stage)
+
+    def _usual_table(self, task: str) -> Experiment:
+        if task != LANGUAGE:
+            return ArenaTable(self.preset, self.root, [task])
+        return LanguageTable(self.preset, self.root, self.corpus)
 
     def tables(self, found: Sequence[Result]) -> list[Table]:
         tasks = dict.fromkeys(r.labels["task"] for r in found) or dict.fromkeys(self.tasks)

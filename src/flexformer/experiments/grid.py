@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from .cells import Cell
 from .process import JobError, Worker
-from .results import Result, write
+from .results import Result, read, write
 
 INTERRUPTED = (130, 143)  # as shells count: 128 + SIGINT, 128 + SIGTERM
 
@@ -78,6 +78,7 @@ def finish(cells: Sequence[Cell], places: Places, details: Details = no_details)
                 result = _finish(cell, places, worker, details, f"cell {number} of {len(cells)}: {cell.name}")
                 if result is None:
                     return None
+            if result != read(cell.path(places.results)):  # it is new, or another table's
                 write(cell.path(places.results), result)
             found.append(result)
     return found
