@@ -27,6 +27,8 @@ class Look(NamedTuple):
 LOOKS = {
     OURS: Look(ACCENT, width=2.6),
     "flexformer-s": Look(ACCENT, "--"),
+    "flexformer-c": Look(ACCENT, "-."),
+    "flexformer-c-pairs": Look("#e39aa4", "-."),
     "flexformer-n-whole": Look("#e39aa4"),
     LIMIT: Look(INK, ":"),
     "softmax": Look(PALETTE[0], width=2.2),
