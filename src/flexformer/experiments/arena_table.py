@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from flexformer import tasks as task_room
 from flexformer.attention import ATTENTIONS
+from flexformer.attention import options as attention_options
 from flexformer.tasks import paper
 
 from . import presets
@@ -34,10 +35,10 @@ ORDER = tuple(TITLES)
 # them: at its default size it would be most of a sequence, or all.
 SHORTER = {"listops": 8, "text": 8, "retrieval": 8, "articles": 8, "image": 4}
 PARTS = {
-    "reformer": {"chunk_length": 64},
-    "longformer": {"window": 512},
-    "bigbird": {"block_size": 64},
-    "skyformer": {"num_landmarks": 128},
+    "reformer": "chunk_length",
+    "longformer": "window",
+    "bigbird": "block_size",
+    "skyformer": "num_landmarks",
 }
 # What the most frequent answer gets; of ListOps these are 0 and 9.
 CHANCE = {"listops": 0.18, "text": 0.5, "retrieval": 0.5, "articles": 0.5, "image": 0.1, "pathfinder": 0.5}
@@ -80,9 +81,9 @@ class ArenaTable(Experiment):
         return TrainedCell(self.name, name, labels, self.preset, Stage(name, "train", options))
 
     def _parts(self, task: str, attention: str) -> dict[str, int]:
-        if self.preset != "cpu" or task not in SHORTER:
+        if self.preset != "cpu" or task not in SHORTER or attention not in PARTS:
             return {}
-        return {option: size // SHORTER[task] for option, size in PARTS.get(attention, {}).items()}
+        return {PARTS[attention]: attention_options(attention)[PARTS[attention]] // SHORTER[task]}
 
     def tables(self, found: Sequence[Result]) -> list[Table]:
         present = {result.labels["task"] for result in found}
