@@ -27,6 +27,7 @@ from flexformer.training.language_options import TASK as LANGUAGE
 
 FOLDER = Path(__file__).resolve().parent.parent / "results" / "trials"
 CURVES = ("eval_score", "eval_accuracy", "eval_perplexity", "eval_kl")  # the first of them that a run has
+SILENT = ("_every", "_limit", ".eval_batch_size")  # options that hardly matter
 KEPT = ("task", "attention", "seed", "steps", "tokens", "seconds", "metrics", "commit", "versions", "machine")
 
 
@@ -106,7 +107,7 @@ def _preset(trial: dict[str, Any]) -> dict[str, Any]:
 def _difference(trial: dict[str, Any]) -> str:
     preset, own = essentials(_preset(trial)), trial["options"]
     changed = [name for name in sorted(own.keys() | preset.keys()) if own.get(name) != preset.get(name)]
-    shown = [f"{name} {own.get(name, 'off')}" for name in changed if not name.endswith(("_every", "_limit"))]
+    shown = [f"{name} {own.get(name, 'off')}" for name in changed if not name.endswith(SILENT)]
     return ", ".join([trial["attention"], *shown])
 
 

@@ -119,6 +119,14 @@ def test_table1_says_which_attentions_were_made_to_see_less():
     assert "longformer sees of a sequence is made smaller" in notes("cpu", "longformer")
 
 
+def test_table1_says_how_long_contours_of_an_easier_pathfinder_are():
+    (hard,) = ArenaTable("paper").tables(arena({"pathfinder": 0.7}))
+    assert "dashes" not in " ".join(hard.notes)
+    easier = [replace(each, options={"data.options.contour_length": 4}) for each in arena({"pathfinder": 0.7})]
+    (table,) = ArenaTable("cpu").tables(easier)
+    assert "Contours of Pathfinder have 4 dashes; the paper's have 14." in table.notes
+
+
 # Typed from the paper's LaTeX source.
 TABLE_1 = [
     ("softmax", "ListOps", 37.23, 0.17),

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from flexformer import ATTENTIONS, MultiheadAttention, kernels
 from flexformer.models import Block, FeedForward
-from flexformer.models.embeddings import sinusoid
-from flexformer.models.encoder import pool
+from flexformer.models.embeddings import grid, sinusoid
+from flexformer.models.encoder import pool, without_masked
 
 KERNEL_ATTENTIONS = [name for name in ATTENTIONS if name in kernels.names()]
 PER_LENGTH = ["softmax", "longformer", *KERNEL_ATTENTIONS]
@@ -118,6 +118,67 @@ def test_sinusoid_interleaves_sines_and_cosines():
         expected = math.cos(angle) if column % 2 else math.sin(angle)
         assert table[position, column].item() == pytest.approx(expected, abs=1e-5)
     assert sinusoid(5, 7).shape == (5, 7)
+
+
+def test_grid_has_the_row_in_its_first_half_and_the_column_in_its_second():
+    table = grid(5, 16).reshape(5, 5, 16)
+    assert torch.equal(table[:, :, :8], table[:, :1, :8].expand(5, 5, 8))
+    assert torch.equal(table[:, :, 8:], table[:1, :, 8:].expand(5, 5, 8))
+    assert torch.equal(table[:, 0, :8], table[0, :, 8:])
+    rate = math.pi / 2 / 100 ** (3 / 4)  # the slowest of four
+    assert table[3, 0, 3].item() == pytest.approx(math.sin(3 * rate), abs=1e-6)
+    assert table[3, 0, 7].item() == pytest.approx(math.cos(3 * rate), abs=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_positions_on_a_grid_are_added_to_pixels_and_to_nothing_else(pooling):
+    embeddings = classifier(positions="grid", pooling=pooling, max_position_embeddings=36).encoder.embeddings.eval()
+    ids = torch.arange(36)[None] % 16
+    found, _ = embeddings(ids, None)
+    torch.testing.assert_close(found[:, -36:], embeddings.tokens(ids) + grid(6, found.shape[2]))
+    if pooling == "cls":
+        assert torch.equal(found[0, 0], embeddings.class_token)
+
+
+def test_grid_of_what_is_no_square_is_refused():
+    with pytest.raises(ValueError, match="max_position_embeddings 40 is not the number of pixels of a square"):
+        classifier(positions="grid", max_position_embeddings=40)
+    with pytest.raises(ValueError, match="hidden_size 18 is not divisible by 4"):
+        classifier(positions="grid", max_position_embeddings=36, hidden_size=18)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "first"])
+@pytest.mark.parametrize("attention", ["softmax", *(name for name in KERNEL_ATTENTIONS if name != "cosformer")])
+def test_masked_tokens_can_be_left_out_without_a_change(attention, pooling):
+    torch.manual_seed(0)
+    mask = torch.rand(2, 18) < 0.4
+    mask[0] = False
+    whole, shorter = (classifier(attention, pooling=pooling, drop_masked=drop) for drop in (False, True))
+    shorter.load_state_dict(whole.state_dict())
+    torch.testing.assert_close(seeded(shorter, IDS, mask), seeded(whole, IDS, mask), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_every_attention_takes_what_is_left_when_masked_tokens_are_dropped(attention):
+    model = classifier(attention, drop_masked=True, pooling="mean")
+    mask = torch.arange(36).reshape(2, 18) % 3 == 0
+    out = model.encoder(IDS, mask)
+    assert out.last_hidden_state.shape[1] == 6
+    out.pooled.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_visible_positions_keep_their_order_when_others_are_left_out():
+    x = torch.arange(10.0).reshape(2, 5, 1)
+    mask = torch.tensor([[False, True, False, True, True], [False, False, True, False, False]])
+    found, left = without_masked(x, mask)
+    assert found[0].flatten().tolist() == [1, 3, 4]
+    assert left[0].all()
+    assert found[1, 0].item() == 7
+    assert left[1].tolist() == [True, False, False]
+    nothing, empty = without_masked(x, torch.zeros_like(mask))
+    assert nothing.shape == (2, 1, 1)
+    assert not empty.any()
 
 
 def test_embeddings_start_with_unit_variance_and_a_class_token_of_zero():

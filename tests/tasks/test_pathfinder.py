@@ -148,10 +148,23 @@ def test_brightness_and_distractors_do_not_tell_the_label(scenes):
         assert abs(quantity[labels].mean() - quantity[~labels].mean()) < 3.5 * error
 
 
+def distances_of_discs(scenes):
+    ends = joined(scenes, "markers").astype(float)
+    return np.hypot(*(ends[:, 0] - ends[:, 1]).T)
+
+
+def test_distance_of_the_discs_tells_three_quarters_of_the_labels_of_short_contours():
+    scenes = [draw_chunk(PathfinderSettings(contour_length=4), chunk) for chunk in range(10)]
+    distances, labels = distances_of_discs(scenes), joined(scenes, "labels").astype(bool)
+    right = max(
+        (((low < distances) & (distances < high)) == labels).mean() for low in range(20) for high in range(low + 1, 40)
+    )
+    assert right == pytest.approx(0.74, abs=0.03)
+
+
 def test_distance_of_the_discs_hardly_tells_the_label(scenes):
     labels = joined(scenes, "labels").astype(bool)
-    ends = joined(scenes, "markers").astype(float)
-    distances = np.hypot(*(ends[:, 0] - ends[:, 1]).T)
+    distances = distances_of_discs(scenes)
     above = (distances[labels][:, None] > distances[~labels]).mean()
     equal = (distances[labels][:, None] == distances[~labels]).mean()
     assert 0.45 < above + equal / 2 < 0.6  # 0.53 in the original too: the ends of one contour are a bit farther apart

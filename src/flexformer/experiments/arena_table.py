@@ -33,13 +33,14 @@ TITLES = {
 ORDER = tuple(TITLES)
 # About how much shorter sequences are at cpu scale, and what is made as much smaller in attentions that see a part of
 # them: at its default size it would be most of a sequence, or all.
-SHORTER = {"listops": 8, "text": 8, "retrieval": 8, "articles": 8, "image": 4}
+SHORTER = {"listops": 8, "text": 8, "retrieval": 8, "articles": 8, "image": 4, "pathfinder": 4}
 PARTS = {
     "reformer": "chunk_length",
     "longformer": "window",
     "bigbird": "block_size",
     "skyformer": "num_landmarks",
 }
+CONTOUR = "data.options.contour_length"
 # What the most frequent answer gets; of ListOps these are 0 and 9.
 CHANCE = {"listops": 0.18, "text": 0.5, "retrieval": 0.5, "articles": 0.5, "image": 0.1, "pathfinder": 0.5}
 
@@ -97,7 +98,13 @@ class ArenaTable(Experiment):
         columns += [Column(TITLES[task], "paper", measured=False) for task in paper.COLUMNS]
         columns.append(Column("average", "paper", measured=False))
         rows = [self._row(name, found, shown, averaged) for name in self.rows()]
-        notes = [_budget(found), *self._parts_note(found), *_chance_note(found), *self._substitute_note(shown)]
+        notes = [
+            _budget(found),
+            *self._parts_note(found),
+            *_chance_note(found),
+            *self._substitute_note(shown),
+            *_contours_note(found),
+        ]
         notes.append(source(self.name))
         title = f"Table 1: Long Range Arena, test accuracy in per cent, {self.preset} scale"
         return [Table(self.stem, title, "attention", tuple(columns), tuple(rows), tuple(notes))]
@@ -173,3 +180,9 @@ def _chance_note(found: Sequence[Result]) -> list[str]:
     if not guessed:
         return []
     return [f"At chance for every attention that was run, and so only noise: {', '.join(guessed)}."]
+
+
+def _contours_note(found: Sequence[Result]) -> list[str]:
+    """Pathfinder at another difficulty than the benchmark's."""
+    lengths = {r.options.get(CONTOUR) for r in found if r.labels["task"] == "pathfinder"} - {None}
+    return [f"Contours of Pathfinder have {length} dashes; the paper's have 14." for length in sorted(lengths)]

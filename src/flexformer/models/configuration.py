@@ -23,9 +23,12 @@ class EncoderConfig(PreTrainedConfig):
         max_position_embeddings: longest input in tokens, without the class token.
         attention: a name in `flexformer.ATTENTIONS` or of a registered kernel.
         attention_options: that attention's own options.
-        positions: "sinusoid", fixed, or "learned".
+        positions: "sinusoid", fixed; "learned"; or "grid", fixed, of rows and columns where tokens are the pixels of a
+            square picture of `max_position_embeddings` pixels, row by row.
         pooling: how a sequence becomes one vector. "cls": a learned class token in front of it; "mean": the mean
             over its visible positions; "first": its first visible position.
+        drop_masked: leave masked tokens out of the sequence once they have positions, to save their cost. What is
+            pooled stays the same, save with attentions that count positions themselves: theirs are those of the rest.
         hidden_act: the feed-forward layers' activation.
         hidden_dropout: probability of dropping an element of embeddings, feed-forward and attention outputs.
         attention_dropout: of dropping an attention weight, where the attention forms weights.
@@ -44,8 +47,9 @@ class EncoderConfig(PreTrainedConfig):
     max_position_embeddings: int = 4000
     attention: str = "flexformer-n"
     attention_options: dict[str, Any] | None = None
-    positions: Literal["sinusoid", "learned"] = "sinusoid"
+    positions: Literal["sinusoid", "learned", "grid"] = "sinusoid"
     pooling: Literal["cls", "mean", "first"] = "cls"
+    drop_masked: bool = False
     hidden_act: str = "gelu"
     hidden_dropout: float = 0.1
     attention_dropout: float = 0.1

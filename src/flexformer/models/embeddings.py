@@ -19,6 +19,19 @@ def sinusoid(length: int, width: int, device: torch.device | None = None) -> Ten
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)[:, :width]
 
 
+def grid(side: int, width: int, device: torch.device | None = None) -> Tensor:
+    """(side * side, width) float32, places in a square row by row: the row in the first half, the column in the second.
+
+    Each is sines, then cosines, of wavelengths from 4 places towards 400: a picture has no use for longer ones.
+    """
+    quarter = width // 4
+    rates = torch.exp(torch.arange(quarter, device=device) * (-math.log(100.0) / quarter)) * (math.pi / 2)
+    angles = torch.arange(side, device=device)[:, None] * rates
+    places = torch.cat((angles.sin(), angles.cos()), dim=-1)
+    rows, columns = places[:, None].expand(side, side, -1), places[None].expand(side, side, -1)
+    return torch.cat((rows, columns), dim=-1).flatten(0, 1)
+
+
 class Embeddings(nn.Module):
     """Token embeddings, a class token in front where pooling asks for one, and positions.
 
@@ -29,6 +42,7 @@ class Embeddings(nn.Module):
         super().__init__()
         self.max_length = config.max_position_embeddings
         self.tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.side = _side(config) if config.positions == "grid" else None
         self.class_token: nn.Parameter | None = None
         self.positions: nn.Parameter | None = None
         if config.pooling == "cls":
@@ -55,12 +69,29 @@ class Embeddings(nn.Module):
                 f"input_ids has {length} tokens; this model reads {self.max_length} (max_position_embeddings)"
             )
         x = self.tokens(input_ids)
+        if self.side is not None:  # a class token has no place in the picture
+            x = x + grid(self.side, x.shape[2], x.device)[:length].to(x.dtype)
         if self.class_token is not None:
             x = torch.cat((self.class_token.to(x.dtype).expand(batch, 1, -1), x), dim=1)
             if key_mask is not None:
                 key_mask = torch.cat((key_mask.new_ones(batch, 1), key_mask), dim=1)
         if self.positions is not None:
             x = x + self.positions[: x.shape[1]]
-        else:
+        elif self.side is None:
             x = x + sinusoid(x.shape[1], x.shape[2], x.device).to(x.dtype)
         return self.dropout(x), key_mask
+
+
+def _side(config: EncoderConfig) -> int:
+    """Of the square picture that a model with positions on a grid reads."""
+    side = math.isqrt(config.max_position_embeddings)
+    if side * side != config.max_position_embeddings:
+        raise ValueError(
+            f"max_position_embeddings {config.max_position_embeddings} is not the number of pixels of a square "
+            "picture, which positions='grid' needs; use 'sinusoid' or 'learned'"
+        )
+    if config.hidden_size % 4:
+        raise ValueError(
+            f"hidden_size {config.hidden_size} is not divisible by 4, which positions='grid' needs; use a multiple of 4"
+        )
+    return side

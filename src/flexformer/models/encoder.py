@@ -26,7 +26,7 @@ class EncoderOutput(ModelOutput):
     """What an encoder makes of a batch."""
 
     last_hidden_state: Tensor | None = None
-    """(B, T', E) after the final norm; a class token comes first"""
+    """(B, T', E) after the final norm; a class token comes first, and `drop_masked` leaves visible positions only"""
     pooled: Tensor | None = None
     """(B, E)"""
 
@@ -130,6 +130,8 @@ class Encoder(FlexformerPreTrainedModel):
         """
         mask = resolve_mask(key_mask, attention_mask, input_ids)
         x, mask = self.embeddings(input_ids, mask)
+        if self.config.drop_masked and mask is not None:
+            x, mask = without_masked(x, mask)
         for block in self.blocks:
             x = block(x, key_mask=mask)
         x = self.norm(x)
@@ -146,6 +148,13 @@ def resolve_mask(key_mask: Tensor | None, attention_mask: Tensor | None, input_i
     if mask.shape != input_ids.shape:
         raise ValueError(f"mask has shape {tuple(mask.shape)}; pass one of input_ids, {tuple(input_ids.shape)}")
     return mask.bool()
+
+
+def without_masked(x: Tensor, key_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, T, E) and (B, T) to (B, L, E) and (B, L): visible positions in their order, then padding up to the most."""
+    longest = max(1, int(key_mask.sum(1).max()))
+    kept = key_mask.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
+    return x.gather(1, kept[..., None].expand(-1, -1, x.shape[2])), key_mask.gather(1, kept)
 
 
 def pool(x: Tensor, key_mask: Tensor | None, how: str) -> Tensor:

@@ -44,8 +44,9 @@ class ModelOptions:
         width: Of the residual stream.
         feed_forward: Width inside the feed-forward layers, and of the classifier's hidden layer.
         head_dim: Width of one head; default width / heads.
-        positions: Fixed sinusoids, or learned vectors.
+        positions: Fixed sinusoids, learned vectors, or sinusoids of the rows and columns of a square picture (grid).
         pooling: Class token, mean of all tokens, or the first token.
+        drop_masked: Leave masked tokens out of the sequence once they have positions, such as black pixels.
         dropout: Of embeddings and of every layer's output.
         attention_dropout: Of attention weights, where an attention forms them.
         interaction: What the head of pairs sees, [x, y, x*y, x-y] (full) or [x, y] (concatenation).
@@ -57,8 +58,9 @@ class ModelOptions:
     width: int = 64
     feed_forward: int = 128
     head_dim: int | None = None
-    positions: Literal["sinusoid", "learned"] = "sinusoid"
+    positions: Literal["sinusoid", "learned", "grid"] = "sinusoid"
     pooling: Literal["cls", "mean", "first"] = "cls"
+    drop_masked: bool = False
     dropout: float = 0.1
     attention_dropout: float = 0.1
     interaction: Literal["full", "concatenation"] = "full"

@@ -134,6 +134,7 @@ def build_model(task: Task, options: RunOptions) -> PreTrainedModel:
         "attention_options": dict(wanted.attention_options),
         "positions": wanted.positions,
         "pooling": wanted.pooling,
+        "drop_masked": wanted.drop_masked,
         "hidden_dropout": wanted.dropout,
         "attention_dropout": wanted.attention_dropout,
         "num_labels": task.num_classes,
