@@ -184,5 +184,5 @@ def _chance_note(found: Sequence[Result]) -> list[str]:
 
 def _contours_note(found: Sequence[Result]) -> list[str]:
     """Pathfinder at another difficulty than the benchmark's."""
-    lengths = {r.options.get(CONTOUR) for r in found if r.labels["task"] == "pathfinder"} - {None}
+    lengths = {r.options[CONTOUR] for r in found if CONTOUR in r.options}
     return [f"Contours of Pathfinder have {length} dashes; the paper's have 14." for length in sorted(lengths)]
