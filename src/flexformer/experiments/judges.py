@@ -12,6 +12,7 @@ from flexformer.bench.operations import SDPA, UNFUSED
 
 from .arena_table import ORDER, RETRIEVAL, SUBSTITUTE, TITLES
 from .curves import curve, stable_from
+from .frequencies import MULTIPLES
 from .glue_cells import TASKS
 from .glue_tables import SOURCES
 from .kernels import RATES, best_cells, divergence
@@ -22,7 +23,6 @@ from .verdicts import FAILS, HOLDS, MISSING, UNDECIDED, Finding, Scores, beats, 
 
 OTHERS = ("linear", "performer", "rfa", "cosformer", "hedgehog", "polaformer")
 S, N, C, SOFTMAX, HEDGEHOG = "flexformer-s", "flexformer-n", "flexformer-c", "softmax", "hedgehog"
-MULTIPLES = {0.25, 0.5, 1.0, 2.0, 4.0}
 # What the paper's words are taken to mean: points, a share of pairs, points.
 SEVERE, ALMOST_ALL, SATURATED = 10.0, 0.8, 1.0
 
@@ -132,7 +132,7 @@ def frequencies(found: Sequence[Result], task: str) -> tuple[dict[float, float],
 def more_frequencies(found: Sequence[Result]) -> Finding:
     """Whether every larger number of frequencies gives a better language model."""
     by_n, figures = frequencies(found, "lm")
-    if not set(by_n) >= MULTIPLES:
+    if not set(by_n) >= set(MULTIPLES):
         return Finding(MISSING)
     values = list(by_n.values())
     falls = all(later < earlier for earlier, later in pairwise(values))
@@ -144,7 +144,7 @@ def saturated(found: Sequence[Result], tasks: Sequence[str]) -> Finding:
 
     def of(task: str) -> Finding:
         by_n, figures = frequencies(found, task)
-        if not set(by_n) >= MULTIPLES:
+        if not set(by_n) >= set(MULTIPLES):
             return Finding(MISSING)
         gain = max(value for share, value in by_n.items() if share > 1) - by_n[1]
         return Finding(f"{HOLDS if gain < SATURATED else FAILS} ({seeds(1)})", figures)
