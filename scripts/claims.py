@@ -59,15 +59,15 @@ class Claim:
 
 
 def budget(cells: Sequence[Result]) -> str:
-    """Of a table: how many runs of how many steps, and their time."""
-    runs = [cell for cell in cells if cell.steps]
+    """Of a table: how many runs of how many steps, and their time; a run that several cells start from counts once."""
+    runs = {cell.digest: (cell.steps, cell.seconds) for cell in cells if cell.steps}
+    runs |= {stage["digest"]: (stage["steps"], stage["seconds"]) for cell in cells for stage in cell.stages}
     if not runs:
         return ""
-    fewest, most = min(r.steps for r in runs), max(r.steps for r in runs)
-    steps = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
-    return (
-        f"{len(runs)} run{'s' if len(runs) > 1 else ''} of {steps} steps, {sum(r.seconds for r in runs) / 3600:.1f} h"
-    )
+    counts = [steps for steps, _ in runs.values()]
+    steps = f"{max(counts):,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
+    hours = sum(seconds for _, seconds in runs.values()) / 3600
+    return f"{len(runs)} run{'s' if len(runs) > 1 else ''} of {steps} steps, {hours:.1f} h"
 
 
 def bench(name: str) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from flexformer.experiments.frequencies import FrequencySweep
 from flexformer.experiments.glue_tables import RecoveryTable, TransferTable
 from flexformer.experiments.kernels import KernelStudy
 from flexformer.experiments.language_table import LanguageTable
+from flexformer.experiments.results import read_all
 from flexformer.experiments.sentences import SentenceStudy
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,6 +69,29 @@ def test_claims_are_judged_by_the_cells_that_are_there():
     assert claims.with_claims(text) == text, (
         "docs/results.md and results/ have drifted apart; run python scripts/claims.py"
     )
+
+
+def test_a_run_that_several_cells_start_from_is_paid_for_once():
+    first = {"digest": "reference", "steps": 300, "seconds": 3600.0}
+    cells = [
+        SimpleNamespace(digest="reference", steps=300, seconds=3600.0, stages=[]),
+        SimpleNamespace(digest="a", steps=100, seconds=1800.0, stages=[first]),
+        SimpleNamespace(digest="b", steps=100, seconds=1800.0, stages=[first]),
+    ]
+    budget = script("claims").budget
+    assert budget(cells) == "3 runs of 100 to 300 steps, 2.0 h"
+    assert budget(cells[1:]) == "3 runs of 100 to 300 steps, 2.0 h"
+    assert budget(cells[:1]) == "1 run of 300 steps, 1.0 h"
+    assert budget([]) == ""
+
+
+@pytest.mark.parametrize("experiment", [kind("cpu") for kind in EXPERIMENTS], ids=lambda experiment: experiment.stem)
+def test_cells_say_where_they_are_from_and_what_they_took(experiment):
+    for result in read_all(ROOT / "results", experiment.name, "cpu"):
+        said = [result.command, result.commit, result.dirty is False, result.seconds]
+        if not isinstance(experiment, EfficiencyFigure):  # which trains nothing
+            said += [result.steps, result.tokens]
+        assert all(said), result.cell
 
 
 def test_the_table_of_signs_is_that_of_its_record():

@@ -223,6 +223,8 @@ def test_table3_recovers_softmax_from_one_reference(folders, pretrained, capfd):
     names = [stage["name"] for stage in recovered["stages"]]
     assert names == ["tiny-bert-cola-softmax-smoke-seed0", "tiny-bert-cola-flexformer-n-smoke-seed0-distill"]
     assert "after_kl" in recovered["stages"][1]["metrics"]
+    assert all(stage["steps"] > 0 and stage["tokens"] > 0 and stage["seconds"] > 0 for stage in recovered["stages"])
+    assert {stage["commit"] for stage in recovered["stages"]} == {recovered["commit"]}
     assert "test_score" in recovered["metrics"]
     assert len(list(folders.output.glob("*/run.json"))) == 4 + 2  # the reference is one run for all
     assert "table3-tiny-bert-smoke.md" in capfd.readouterr().out.replace("\n", "")

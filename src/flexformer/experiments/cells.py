@@ -237,11 +237,15 @@ def split_commit(found: str | None) -> tuple[str | None, bool | None]:
 def _earlier(stage: Stage, output: Path) -> dict[str, Any]:
     record: Record | None = stage.record(output)
     assert record is not None
+    where, dirty = split_commit(record.commit)
     return {
         "name": stage.name,
         "digest": stage.digest,
         "command": portable(stage.command(output)),
+        "commit": where,
+        "dirty": dirty,
         "steps": record.steps,
+        "tokens": record.tokens,
         "seconds": round(record.seconds, 1),
         "metrics": record.metrics,
     }

@@ -47,7 +47,7 @@ class Result:
     details: dict[str, Any] = field(default_factory=dict)
     """what only some tables show"""
     stages: list[dict[str, Any]] = field(default_factory=list)
-    """runs that had to come first: command, seconds, steps and metrics of each"""
+    """runs that had to come first: command, commit, steps, tokens, seconds and metrics of each"""
     options: dict[str, Any] = field(default_factory=dict)
     """what the digest is of, by dotted name"""
 
