@@ -79,9 +79,9 @@ def test_a_run_that_several_cells_start_from_is_paid_for_once():
         SimpleNamespace(digest="b", steps=100, seconds=1800.0, stages=[first]),
     ]
     budget = script("claims").budget
-    assert budget(cells) == "3 runs of 100 to 300 steps, 2.0 h"
-    assert budget(cells[1:]) == "3 runs of 100 to 300 steps, 2.0 h"
-    assert budget(cells[:1]) == "1 run of 300 steps, 1.0 h"
+    assert budget(cells) == "3 runs of 100 to 300 steps, 2.0 run-hours"
+    assert budget(cells[1:]) == "3 runs of 100 to 300 steps, 2.0 run-hours"
+    assert budget(cells[:1]) == "1 run of 300 steps, 1.0 run-hours"
     assert budget([]) == ""
 
 

@@ -216,9 +216,12 @@ def test_table1_trains_on_its_tasks(folders, tmp_path, capfd):
 def test_table3_recovers_softmax_from_one_reference(folders, pretrained, capfd):
     base, root, _ = pretrained
     arguments = ("--base", base, "--root", root, "--tasks", "cola", "--attention")
-    assert folders.run("table3", *arguments, "softmax", "performer", "hedgehog", "flexformer-n") == 0
+    assert folders.run("table3", *arguments, "softmax", "softmax-twice", "performer", "hedgehog", "flexformer-n") == 0
     cells = folders.cells("table3")
-    assert len(cells) == 4
+    assert len(cells) == 5
+    control = cells["tiny-bert-cola-softmax-twice-smoke-seed0"]
+    assert [stage["name"] for stage in control["stages"]] == ["tiny-bert-cola-softmax-smoke-seed0"]
+    assert control["steps"] == control["stages"][0]["steps"]
     recovered = cells["tiny-bert-cola-flexformer-n-smoke-seed0"]
     names = [stage["name"] for stage in recovered["stages"]]
     assert names == ["tiny-bert-cola-softmax-smoke-seed0", "tiny-bert-cola-flexformer-n-smoke-seed0-distill"]
@@ -226,7 +229,7 @@ def test_table3_recovers_softmax_from_one_reference(folders, pretrained, capfd):
     assert all(stage["steps"] > 0 and stage["tokens"] > 0 and stage["seconds"] > 0 for stage in recovered["stages"])
     assert {stage["commit"] for stage in recovered["stages"]} == {recovered["commit"]}
     assert "test_score" in recovered["metrics"]
-    assert len(list(folders.output.glob("*/run.json"))) == 4 + 2  # the reference is one run for all
+    assert len(list(folders.output.glob("*/run.json"))) == 5 + 2  # the reference is one run for all
     assert "table3-tiny-bert-smoke.md" in capfd.readouterr().out.replace("\n", "")
 
 

@@ -24,8 +24,9 @@ def table3(
 
     softmax is the reference, fine-tuned as it is. performer and rfa, which have nothing to learn, are swapped in and
     fine-tuned. The others are fine-tuned with softmax, distilled on the task's own sentences and fine-tuned again; the
-    first of these runs is the reference itself, made once. Finished cells are not repeated, one that was cut off goes
-    on, and only cells whose options have changed run again.
+    first of these runs is the reference itself, made once. softmax-twice is the reference fine-tuned again, as often
+    as they are. Finished cells are not repeated, one that was cut off goes on, and only cells whose options have
+    changed run again.
 
     Args:
         preset: paper (all tasks, RoBERTa, a GPU), cpu (five tasks, MiniLM, two cores) or smoke.

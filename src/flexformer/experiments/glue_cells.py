@@ -18,6 +18,7 @@ from .pretrained_models import default_base, slug
 from .stages import REFERENCE, Stage
 
 SOFTMAX = "softmax"
+TWICE = "softmax-twice"  # the control for rows that are fine-tuned twice
 LEARNABLE = ("hedgehog", "flexformer-s", "flexformer-n", "flexformer-c")
 TASKS = {
     "paper": tuple(glue.TASKS),
@@ -62,6 +63,13 @@ class GlueRuns:
         """Fine-tuning with softmax, the reference; or with another attention swapped in."""
         name = f"{self.slug}-{task}-{attention}-{self.preset}-seed{seed}"
         return Stage(name, "finetune", self._options(task, attention, seed)[0])
+
+    def finetuned_twice(self, task: str, seed: int) -> Stage:
+        """Fine-tuning with softmax, and the same once more."""
+        reference = self.finetuned(task, SOFTMAX, seed)
+        options, _ = self._options(task, SOFTMAX, seed)
+        again = replace(options, base=f"{REFERENCE}{reference.name}/model")
+        return Stage(f"{self.slug}-{task}-{TWICE}-{self.preset}-seed{seed}", "finetune", again, (reference,))
 
     def recovered(self, task: str, attention: str, seed: int) -> Stage:
         """Fine-tuned with softmax, distilled on the same task, fine-tuned with the kernels."""

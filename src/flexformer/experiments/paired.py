@@ -1,4 +1,4 @@
-"""Whether two attentions differ, seed by seed.
+"""Whether attentions differ, seed by seed.
 
 Runs of one seed see the same data in the same order, and are good or bad together: their differences vary less than the
 runs themselves do.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import mean, stdev
 
-# 97.5 per cent points of Student's distribution by degrees of freedom.
-STUDENT = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
+import numpy as np
+
+LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,14 @@ class Difference:
     Args:
         mean: Of the differences.
         seeds: How many there are.
-        is_clear: Further from zero than equal attentions would be in 95 of 100 cases; False for one seed.
+        error: The mean's standard error; None where nothing tells what runs vary by.
+        freedom: Degrees of freedom of the error.
     """
 
     mean: float
     seeds: int
-    is_clear: bool
+    error: float | None = None
+    freedom: int = 0
 
     @classmethod
     def of(cls, first: Mapping[int, float], second: Mapping[int, float]) -> Difference | None:
@@ -37,7 +41,84 @@ class Difference:
             return None
         found = [first[seed] - second[seed] for seed in common]
         if len(found) == 1:
-            return cls(found[0], 1, False)
-        point = STUDENT.get(len(found) - 1, STUDENT[max(STUDENT)])  # of many seeds the nearest that is too strict
-        limit = point * stdev(found) / math.sqrt(len(found))
-        return cls(mean(found), len(found), abs(mean(found)) > limit)
+            return cls(found[0], 1)
+        return cls(mean(found), len(found), stdev(found) / math.sqrt(len(found)), len(found) - 1)
+
+    @property
+    def is_clear(self) -> bool:
+        """Further from zero than equal attentions would be in 95 of 100 cases."""
+        return self.is_clear_among(1)
+
+    def is_clear_among(self, comparisons: int) -> bool:
+        """The same where the furthest of several was picked."""
+        if self.error is None:
+            return False
+        if self.error == 0:
+            return self.mean != 0
+        return chance(abs(self.mean) / self.error, self.freedom) < LEVEL / comparisons
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Scores of several attentions by seed, higher is better.
+
+    What a run scores is taken for the sum of what its attention and its seed do, and of noise that is equally large for
+    all: so an attention that was run once can be compared too, once others were run several times.
+
+    Args:
+        scores: By attention and seed.
+    """
+
+    scores: Mapping[str, Mapping[int, float]]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.scores
+
+    def has(self, *names: str) -> bool:
+        """Whether all of them were run."""
+        return all(name in self.scores for name in names)
+
+    def only(self, *names: str) -> Panel:
+        """Some of the attentions, where others' noise is known to be of another size."""
+        return Panel({name: self.scores[name] for name in names if name in self.scores})
+
+    def common(self, *names: str) -> list[int]:
+        """Seeds that all of them have."""
+        return sorted(set.intersection(*(set(self.scores[name]) for name in names)))
+
+    @cached_property
+    def noise(self) -> tuple[float, int] | None:
+        """Standard deviation and its degrees of freedom; None where no seed repeats another."""
+        names, seeds = sorted(self.scores), sorted({seed for own in self.scores.values() for seed in own})
+        runs = [(name, seed) for name in names for seed in sorted(self.scores[name])]
+        effects = np.array([[*(name == n for n in names), *(seed == s for s in seeds)] for name, seed in runs], float)
+        values = np.array([self.scores[name][seed] for name, seed in runs])
+        freedom = len(runs) - int(np.linalg.matrix_rank(effects)) if runs else 0
+        if freedom == 0:
+            return None
+        left = values - effects @ np.linalg.lstsq(effects, values, rcond=None)[0]
+        return math.sqrt(float(left @ left) / freedom), freedom
+
+    def difference(self, first: str, second: str, share: float = 1.0, margin: float = 0.0) -> Difference | None:
+        """The first's scores less a share of the second's and a margin; None without a seed in common."""
+        common = self.common(first, second)
+        if not common:
+            return None
+        apart = mean(self.scores[first][seed] - share * self.scores[second][seed] for seed in common) - margin
+        if self.noise is None:
+            return Difference(apart, len(common))
+        deviation, freedom = self.noise
+        return Difference(apart, len(common), deviation * math.sqrt((1 + share**2) / len(common)), freedom)
+
+
+def chance(t: float, freedom: int) -> float:
+    """How often Student's t is as far from zero, by the sums for whole degrees of freedom."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine, sine = math.cos(angle), math.sin(angle)
+    odd = freedom % 2
+    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
+    for i in range(2 + odd, freedom + 1, 2):
+        total += term
+        term *= cosine**2 * (i - 1) / i
+    within = 2 / math.pi * (angle + sine * total) if odd else sine * total
+    return max(0.0, 1.0 - within)

@@ -1,7 +1,7 @@
 """Whether runs bear a statement out.
 
-A verdict needs all runs it speaks of. Attentions are compared seed by seed, see `paired`; where there is one seed, the
-verdict says so.
+A verdict needs all runs it speaks of. Attentions are compared seed by seed, see `paired`, and nothing is decided where
+their difference could be noise, or where no seed was repeated, so that nobody knows what noise there is.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from statistics import mean
 
 from .arena_table import averages
-from .paired import Difference
+from .paired import Difference, Panel
 from .results import Result
 
-MISSING = "not all cells were run"
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+MISSING, UNTESTABLE = "not all cells were run", "not testable here"
 
 
 @dataclass(frozen=True)
@@ -23,90 +23,104 @@ class Finding:
     """What runs say of a claim.
 
     Args:
-        verdict: holds, does not hold, undecided, or why there is none.
+        kind: holds, does not hold, undecided, or why there is none of these.
         figures: The numbers it rests on.
+        seeds: How many seeds it rests on; 0 where that is not the question.
+        remark: What has to be known about the verdict.
     """
 
-    verdict: str
+    kind: str
     figures: str = ""
+    seeds: int = 0
+    remark: str = ""
 
-
-@dataclass(frozen=True)
-class Scores:
-    """By seed, of one attention; higher is better."""
-
-    values: Mapping[int, float]
-
-    def against(self, other: Scores) -> str:
-        """Whether these are better."""
-        found = Difference.of(self.values, other.values)
-        if found is None:
-            return f"{UNDECIDED}: no seed in common"
-        if found.seeds > 1 and not found.is_clear:
-            return f"{UNDECIDED}: {found.seeds} seeds do not tell them apart"
-        return f"{HOLDS if found.mean > 0 else FAILS} ({seeds(found.seeds)})"
+    @property
+    def verdict(self) -> str:
+        """In a few words."""
+        counted = f" ({seeds(self.seeds)})" if self.seeds and self.kind in (HOLDS, FAILS) else ""
+        return f"{self.kind}{counted}{self.remark and f': {self.remark}'}"
 
 
 def seeds(count: int) -> str:
     return "one seed" if count == 1 else f"{count} seeds"
 
 
-def by_attention(
-    found: Sequence[Result], metric: str, factor: float, tasks: Sequence[str | None] = (None,)
-) -> dict[str, Scores]:
+def decided(found: Difference | None) -> Finding:
+    """Whether it is above zero."""
+    if found is None:
+        return Finding(UNDECIDED, remark="no seed in common")
+    if found.error is None:
+        return Finding(UNDECIDED, seeds=1, remark="one seed")
+    if found.is_clear:
+        return Finding(HOLDS if found.mean > 0 else FAILS, seeds=found.seeds)
+    return Finding(UNDECIDED, seeds=found.seeds, remark=f"{seeds(found.seeds)} cannot tell")
+
+
+def by_attention(found: Sequence[Result], metric: str, factor: float, tasks: Sequence[str | None] = (None,)) -> Panel:
     """Of each attention that has all tasks, the means over them for every seed that it has them with."""
     result = {}
     for name in sorted({r.labels["attention"] for r in found}):
         own = [r for r in found if r.labels["attention"] == name]
         by_task = [{r.seed: factor * r.metrics[metric] for r in own if r.labels.get("task") == task} for task in tasks]
         if found_for := averages(by_task):
-            result[name] = Scores(found_for)
-    return result
+            result[name] = found_for
+    return Panel(result)
 
 
-def compared(found: Mapping[str, Scores], ours: str, theirs: str, also: Sequence[str] = (), digits: int = 2) -> Finding:
-    """Verdict and figures over the seeds that both have; others are shown if they have them too."""
-    common = set(found[ours].values) & set(found[theirs].values)
-    shown = [name for name in (ours, theirs, *also) if name in found and common <= set(found[name].values)]
-    means = {name: abs(mean(found[name].values[seed] for seed in common)) for name in shown if common}
-    figures = ", ".join(f"{name} {value:.{digits}f}" for name, value in means.items())
-    return Finding(found[ours].against(found[theirs]), figures)
+def figures_of(found: Panel, ours: str, theirs: str, also: Sequence[str] = (), digits: int = 2) -> str:
+    """Means over the seeds that both have; others are shown if they have them too."""
+    common = set(found.common(ours, theirs))
+    shown = [name for name in (ours, theirs, *also) if name in found and common <= set(found.scores[name])]
+    means = {name: abs(mean(found.scores[name][seed] for seed in common)) for name in shown if common}
+    return ", ".join(f"{name} {value:.{digits}f}" for name, value in means.items())
 
 
-def pair(found: Mapping[str, Scores], ours: str, theirs: str, digits: int = 2) -> Finding:
-    """One against the other."""
-    if ours not in found or theirs not in found:
+def pair(found: Panel, ours: str, theirs: str, digits: int = 2, share: float = 1.0, margin: float = 0.0) -> Finding:
+    """Whether one is above a share of the other, by a margin: a share of 0.95 is at most 5 % less.
+
+    Of what is bad, such as a perplexity, scores are negative, and a share of 1.05 is at most 5 % more.
+    """
+    if not found.has(ours, theirs):
         return Finding(MISSING)
-    return compared(found, ours, theirs, digits=digits)
+    judged = decided(found.difference(ours, theirs, share, margin))
+    return Finding(judged.kind, figures_of(found, ours, theirs, digits=digits), judged.seeds, judged.remark)
 
 
-def beats(found: Mapping[str, Scores], ours: str, others: Sequence[str], also: Sequence[str] = ()) -> Finding:
-    """One against that of the others which comes nearest to it or is furthest ahead."""
-    if not all(name in found for name in (ours, *others)):
+def beats(found: Panel, ours: str, others: Sequence[str], also: Sequence[str] = ()) -> Finding:
+    """Whether one is above each of the others.
+
+    It holds if one is clearly above all, each at 5 %. It fails if another is clearly above it; that one was picked
+    among all, and has to be as much clearer.
+    """
+    if not found.has(ours, *others):
         return Finding(MISSING)
-    leads = {name: Difference.of(found[ours].values, found[name].values) for name in others}
-    margins = {name: lead.mean for name, lead in leads.items() if lead is not None}
-    if len(margins) < len(others):
+    leads = {name: found.difference(ours, name) for name in others}
+    known = {name: lead for name, lead in leads.items() if lead is not None}
+    if len(known) < len(leads):
         return Finding(MISSING)
-    return compared(found, ours, min(margins, key=margins.__getitem__), also)
-
-
-def within(found: Mapping[str, Scores], ours: str, theirs: str, share: float, words: str) -> Finding:
-    """Whether one reaches a share of the other's score: 0.95 for at most 5 % less, 1.05 for 5 % more of what is bad."""
-    if ours not in found or theirs not in found:
-        return Finding(MISSING)
-    limit = Scores({seed: share * score for seed, score in found[theirs].values.items()})
-    return Finding(found[ours].against(limit), f"{compared(found, ours, theirs).figures}; {words}")
+    nearest = min(known, key=lambda name: known[name].mean)
+    ahead = [name for name in known if known[name].mean < 0 and known[name].is_clear_among(len(known))]
+    if ahead:
+        first = min(ahead, key=lambda name: known[name].mean)
+        return Finding(FAILS, figures_of(found, ours, first, also), known[first].seeds)
+    figures, fewest = figures_of(found, ours, nearest, also), min(lead.seeds for lead in known.values())
+    level = [name for name, lead in known.items() if not (lead.mean > 0 and lead.is_clear)]
+    if not level:
+        return Finding(HOLDS, figures, fewest)
+    unknown = any(lead.error is None for lead in known.values())
+    return Finding(UNDECIDED, figures, fewest, "one seed" if unknown else f"level with {', '.join(level)}")
 
 
 def together(findings: Mapping[str, Finding]) -> Finding:
     """One verdict on a statement that has parts, by name: it holds if all do, and fails if one does."""
-    verdicts = [each.verdict for each in findings.values()]
-    figures = "; ".join(f"{name}: {each.figures}" for name, each in findings.items() if each.figures)
-    if MISSING in verdicts:
+    parts = list(findings.values())
+    if any(part.kind == MISSING for part in parts):
         return Finding(MISSING)
+    named = {name: each.figures for name, each in findings.items() if each.figures}
+    figures = "; ".join(text if text.startswith(name) else f"{name}: {text}" for name, text in named.items())
     for kind in (FAILS, UNDECIDED):
-        for verdict in verdicts:
-            if verdict.startswith(kind):
-                return Finding(verdict, figures)
-    return Finding(verdicts[0], figures)
+        for name, part in findings.items():
+            if part.kind == kind:
+                remark = f"{name}, {part.remark}" if part.remark else name
+                return Finding(kind, figures, part.seeds, remark)
+    return Finding(HOLDS, figures, min(part.seeds for part in parts))
