@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from flexformer.cli import bench_vocabulary
+from flexformer.experiments import judges, verdicts
 from flexformer.experiments.arena_table import ArenaTable
 from flexformer.experiments.curves import DistillationCurves
 from flexformer.experiments.decoder import DecoderStudy
@@ -69,6 +70,13 @@ def test_claims_are_judged_by_the_cells_that_are_there():
     assert claims.with_claims(text) == text, (
         "docs/results.md and results/ have drifted apart; run python scripts/claims.py"
     )
+
+
+def test_what_to_pick_on_words_is_told_apart_by_seeds():
+    perplexities = judges.language(LanguageTable("cpu").results(ROOT / "results")[0])
+    others = (*judges.OTHERS, judges.S, judges.N)
+    assert verdicts.beats(perplexities, judges.C, others).verdict == "holds (3 seeds)"
+    assert verdicts.pair(perplexities, judges.HEDGEHOG, judges.S).verdict == "holds (3 seeds)"
 
 
 def test_a_run_that_several_cells_start_from_is_paid_for_once():
