@@ -39,8 +39,8 @@ BUILDS_ON: dict[str, set[str]] = {
     "report": {"inspection", "bench", "tasks"},
     "demo": {"report", "training", "bench"},
 }
-COMMON = {"__version__", "files", "provenance"}  # every room may use them
-BUILDS_ON |= {"files": set(), "provenance": set()}
+COMMON = {"__version__", "extras", "files", "provenance"}  # every room may use them
+BUILDS_ON |= {"extras": set(), "files": set(), "provenance": set()}
 BUILDS_ON["experiments"] = set(BUILDS_ON)
 BUILDS_ON["cli"] = set(BUILDS_ON)
 BUILDS_ON["__main__"] = {"cli"}

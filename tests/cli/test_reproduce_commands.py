@@ -162,6 +162,13 @@ def test_plan_shows_what_is_done_and_how_long_the_rest_takes(finished, capfd):
     assert set(finished.cells("table2")) == {"python-softmax-smoke-seed0", "python-flexformer-n-smoke-seed0"}
 
 
+def test_a_plan_generates_no_data(folders, tmp_path, capfd):
+    arguments = ("--tasks", "listops", "--attention", "softmax", "--root", tmp_path / "data", "--dry-run")
+    assert folders.run("table1", *arguments) == 0
+    assert "listops is not generated yet" in " ".join(capfd.readouterr().out.replace("│", " ").split())
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_grid_that_was_killed_goes_on(finished):
     arguments = finished.command("table2", "--attention", "linear")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -350,6 +357,8 @@ def test_fig2_measures_lengths_and_attentions(tmp_path, capfd):
     results = tmp_path / "results"
     command = ["reproduce", "fig2", "--preset", "smoke", "--results", str(results)]
     command += ["--attention", "softmax", "linear", "flexformer-n", "--lengths", "64"]
+    assert main([*command, "--dry-run", "--json"]) == 0
+    assert {each["status"] for each in json.loads(capfd.readouterr().out)} == {"to do"}
     assert main(command) == 0
     names = {path.stem for path in (results / "fig2").glob("*.json")}
     assert names == {"forward-64-smoke-1-threads", "step-128-smoke-1-threads"}

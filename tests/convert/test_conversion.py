@@ -87,6 +87,20 @@ def test_restoring_brings_back_the_implementation_that_was_set(implementation):
     assert model.config._attn_implementation == implementation
 
 
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_switched_to_another_implementation_a_model_does_not_run_without_its_kernels(family):
+    model, arguments = converted(family), inputs(family)
+    before = output(model, **arguments)
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(RuntimeError, match="switched to attention implementation 'sdpa'"):
+        output(model, **arguments)
+    model.set_attn_implementation("flexformer")
+    assert torch.equal(output(model, **arguments), before)
+    model.set_attn_implementation("sdpa")
+    flexformer.restore(model)
+    output(model, **arguments)
+
+
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_what_padding_holds_changes_nothing(family):
     model, arguments = converted(family), inputs(family)

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from flexformer import ATTENTIONS, __version__, kernels
 from flexformer.cli.main import console, print_json
+from flexformer.extras import too_old
 from flexformer.ops.forms import FORMS, Comparison, compare
 
 LENGTH = 63
@@ -69,7 +70,7 @@ def describe_machine() -> dict[str, str]:
     }
     for package in OPTIONAL:
         try:
-            facts[package] = importlib.metadata.version(package)
+            facts[package] = too_old(package) or importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             facts[package] = "not installed (optional)"
     return facts

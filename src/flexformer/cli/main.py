@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flexformer import __version__
+from flexformer.extras import too_old
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -126,6 +127,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise  # not a choice of the user's but a fault of ours
         remedy = f"pip install 'flexformer-pytorch[{EXTRAS[missing]}]'"
         return _report(f"{program}: error: {missing} is not installed; {remedy}", FAILED, debug)
+    except ImportError as error:
+        complaint = too_old((error.name or "").partition(".")[0])
+        if complaint is None:
+            raise
+        return _report(f"{program}: error: {complaint}", FAILED, debug)
 
 
 def console(errors: bool = False) -> Console:

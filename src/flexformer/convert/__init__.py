@@ -16,6 +16,8 @@ from os import PathLike
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..extras import too_old
+
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
@@ -183,6 +185,8 @@ def _need_transformers() -> None:
                 raise
             message = f"converting models needs {package}; pip install 'flexformer-pytorch[hf]'"
             raise ModuleNotFoundError(message, name=package) from None
+        if complaint := too_old(package):
+            raise ImportError(f"converting models: {complaint}", name=package)
 
 
 class _CallableModule(ModuleType):

@@ -258,6 +258,12 @@ def active_kernel(module: nn.Module) -> Kernel:
 
 def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Before an attention module runs: find its place in the cache, which the attention function is not given."""
+    chosen = getattr(getattr(module, "config", None), "_attn_implementation", NAME)
+    if chosen != NAME:
+        raise RuntimeError(
+            f"the converted model was switched to attention implementation {chosen!r}, which would pass its kernels "
+            f"over; call model.set_attn_implementation({NAME!r}), or flexformer.restore(model) to have softmax back"
+        )
     cache = next((x for x in (*kwargs.values(), *args) if isinstance(x, Cache)), None)
     if cache is None:
         return

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from flexformer.training import Job
+from flexformer.tasks.generated import GeneratedTask
+from flexformer.training import Job, TaskJob
 from flexformer.training.optimizer import adamw
 from flexformer.training.run import quiet_libraries
 from flexformer.training.trainer import without_idle_masks
@@ -107,8 +109,8 @@ class _Clock:
         return (None if whole is None else share * whole), note
 
 
-def _key(labels: Any) -> tuple[Any, ...]:
-    return tuple(sorted(labels.items()))
+def _key(labels: Mapping[str, Any]) -> str:
+    return json.dumps(dict(labels), sort_keys=True)
 
 
 def _trial(stage: Stage) -> Job:
@@ -124,6 +126,8 @@ def _trial(stage: Stage) -> Job:
 
 def _whole_run(job: Job) -> float:
     training = job.options.training
+    if isinstance(job, TaskJob) and isinstance(job.task, GeneratedTask) and not job.task.files():
+        raise ValueError(f"{job.task.name} is not generated yet: the run does that, or flexformer data prepare")
     with quiet_libraries():
         job.prepare(Console(stderr=True, highlight=False))
         step = _step_seconds(job)
