@@ -76,6 +76,7 @@ def test_what_to_pick_on_words_is_told_apart_by_seeds():
     perplexities = judges.language(LanguageTable("cpu").results(ROOT / "results")[0])
     others = (*judges.OTHERS, judges.S, judges.N)
     assert verdicts.beats(perplexities, judges.C, others).verdict == "holds (3 seeds)"
+    assert verdicts.beats(perplexities, judges.SOFTMAX, (*others, judges.C)).verdict == "holds (3 seeds)"
     assert verdicts.pair(perplexities, judges.HEDGEHOG, judges.S).verdict == "holds (3 seeds)"
 
 

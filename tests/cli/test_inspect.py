@@ -70,7 +70,7 @@ def test_every_head_is_summed_up_and_drawn(inspect, run_folder, tmp_path):
     assert (status, err) == (0, "")
     names = {path.name for path in (tmp_path / "new").iterdir()}
     pictures = {
-        f"{name}.{kind}" for name in ("spectra", "curves", "attention-1", "attention-2") for kind in ("png", "svg")
+        f"{name}.{kind}" for name in ("spectra", "curves", "attention-0", "attention-1") for kind in ("png", "svg")
     }
     assert names == pictures | {"inspection.json"}
     assert "KL to" in out
@@ -207,7 +207,7 @@ def test_an_adapter_is_looked_at_beside_its_base_model(inspect, adapter, tmp_pat
     assert "The start is not known" in out
     found = json.loads((tmp_path / "inspection.json").read_text())
     assert len(found["heads"]) == 4  # two kernels a layer, which two query heads share
-    assert (tmp_path / "attention-2.svg").exists()
+    assert (tmp_path / "attention-1.svg").exists()
 
 
 def test_an_adapter_needs_no_base_model_unless_there_is_a_text(adapter):

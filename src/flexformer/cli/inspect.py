@@ -109,9 +109,9 @@ def _draw(first: Checkpoint, second: Checkpoint | None, reading: Reading | None)
         drawings["curves"] = plot_grid(cells, "distance", f"k(r) along principal directions of {of}: {title}")
     for layer, seen in (reading.layers if reading else {}).items():
         shown = range(min(MOST_HEADS, len(seen.findings)))
-        maps = [(f"head {i + 1}", seen.softmax[i].tolist(), seen.kernel[i].tolist()) for i in shown]
+        maps = [(f"head {i}", seen.softmax[i].tolist(), seen.kernel[i].tolist()) for i in shown]
         assert reading is not None
-        drawings[f"attention-{layer + 1}"] = plot_attention(maps, reading.tokens, f"Layer {layer + 1}: {title}")
+        drawings[f"attention-{layer}"] = plot_attention(maps, reading.tokens, f"Layer {layer}: {title}")
     return drawings
 
 
@@ -124,7 +124,7 @@ def _spectra(lines: Lines, other: Lines | None) -> list[Cell]:
             drawn.insert(0, _line(lines.points, lines.start_density[head], "start", "start"))
         if other is not None and other.density is not None:
             drawn.append(_line(other.points, other.density[head], "other", "against"))
-        cells.append(Cell(f"layer {lines.layer + 1}, head {head + 1}", drawn))
+        cells.append(Cell(f"layer {lines.layer}, head {head}", drawn))
     return cells
 
 
@@ -140,7 +140,7 @@ def _curves(lines: Lines, other: Lines | None) -> list[Cell]:
             drawn.append(_line(lines.radii, curve, role, f"learned, direction {place + 1}"))
         if other is not None and other.curves is not None:
             drawn.append(_line(other.radii, other.curves[head, 0], "other", "against"))
-        cells.append(Cell(f"layer {lines.layer + 1}, head {head + 1}", drawn))
+        cells.append(Cell(f"layer {lines.layer}, head {head}", drawn))
     return cells
 
 
@@ -159,7 +159,7 @@ def _table(checkpoint: Checkpoint, found: Sequence[Head]) -> Table:
         table.add_column(heading, justify="right")
     for head in found:
         cells = [head.start_length, head.length, head.moved, head.start_norm_weight, head.norm_weight, head.half_width]
-        row = [str(head.layer + 1), str(head.head + 1), *(_number(value) for value in cells)]
+        row = [str(head.layer), str(head.head), *(_number(value) for value in cells)]
         if head.attended is not None:
             seen = head.attended
             row += [_number(value) for value in (seen.entropy, seen.softmax_entropy, seen.kl)]
@@ -182,7 +182,7 @@ def _transfer_table(apart: Sequence[Difference]) -> Table:
         table.add_column(heading, justify="right")
     for each in apart:
         values = (each.cosine, each.spectrum_distance, each.curve_distance, each.norm_weight_change)
-        table.add_row(str(each.layer + 1), str(each.head + 1), *(_number(value) for value in values))
+        table.add_row(str(each.layer), str(each.head), *(_number(value) for value in values))
     return table
 
 

@@ -76,11 +76,11 @@ def section(learned: Sequence[Learned]) -> Markup:
 def _one(learned: Learned) -> Markup:
     panels = []
     for layer in learned.layers:
-        name = f"Layer {layer.index + 1}"
+        name = f"Layer {layer.index}"
         panels.append(Panel(f"{name}, spectrum", "length of a frequency", "density", layer.spectrum, from_zero=True))
         panels.append(Panel(f"{name}, curves", "distance r", "k(r)", layer.curves))
     rows = [
-        [f"layer {layer.index + 1}", *_pair(layer.length, 3), *_pair(layer.norm_weight, 4)] for layer in learned.layers
+        [f"layer {layer.index}", *_pair(layer.length, 3), *_pair(layer.norm_weight, 4)] for layer in learned.layers
     ]
     head = ["mean over heads", "frequencies, start", "learned", "norm weight, start", "learned"]
     return tag(
@@ -119,7 +119,7 @@ def _layer(checkpoint: Checkpoint, index: int) -> Layer | None:
     assert directions is not None
     drawn = spectra.curves(kernel, directions, at)[:, 0]
     curves = [Series("softmax", _points(at, spectra.softmax_curve(at, scaling)))]
-    curves += [Series(f"head {i + 1}", _points(at, head)) for i, head in enumerate(drawn)]
+    curves += [Series(f"head {i}", _points(at, head)) for i, head in enumerate(drawn)]
     means = [None if not found else float(torch.cat(list(found.values()), 1).mean()) for found in (then, now)]
     weights = [None if k is None else spectra.norm_weight(k) for k in (start, kernel)]
     early, late = (None if w is None else float(w.mean()) for w in weights)
