@@ -49,6 +49,49 @@ def test_long_paragraphs_become_several_sequences_and_no_token_is_lost(source):
     assert all(row["labels"] == len(row["input_ids"]) for row in rows)
 
 
+def test_joined_paragraphs_fill_sequences_and_never_cross_documents(tmp_path):
+    for i in range(6):
+        lines = [" ".join([f"w{i}"] * 5) for _ in range(20)]
+        (tmp_path / f"{i}.txt").write_text("\n\n".join(lines))
+    apart, joined = (texts(str(tmp_path), max_length=32, min_length=1, join=join) for join in (False, True))
+    assert apart.dataset("train").lengths() == {"median": 7, "longest": 7}
+    assert joined.dataset("train").lengths() == {"median": 32, "longest": 32}
+    rows = [row["input_ids"][1:-1] for split in SPLITS for row in joined.dataset(split).rows]
+    assert all(len(set(row)) == 1 for row in rows)  # each document has a word of its own
+    assert sum(map(len, rows)) == 6 * 20 * 5
+
+
+def test_joined_paragraphs_leave_room_for_a_start_token(tmp_path):
+    (tmp_path / "a.txt").write_text("\n\n".join(" ".join(["w1"] * 5) for _ in range(42)))
+    rows = texts(str(tmp_path), "llama", start=1, max_length=16, join=True).dataset("train").rows
+    assert {len(row["input_ids"]) for row in rows} == {16}
+
+
+def test_joined_text_that_is_too_short_to_hold_some_out_is_explained(tmp_path):
+    (tmp_path / "a.txt").write_text("w1 w2\n\nw3 w4\n\nw5 w6\n\nw7 w8")
+    with pytest.raises(CorruptDataError, match=r"has 1 joined paragraph, too few .*lower data\.max_length 16, or name"):
+        texts(str(tmp_path), join=True).dataset("train")
+    with pytest.raises(ValueError, match=r"data\.join true does not fit text glue:rte"):
+        texts("glue:rte", join=True)
+
+
+@pytest.mark.parametrize("join", [False, True])
+@pytest.mark.parametrize(("kind", "start"), [("bert", None), ("llama", 1)])
+def test_stretches_have_the_length_and_are_held_out(source, kind, start, join):
+    made = texts(source, kind, start, holdout=0.3, join=join)
+    rows = made.stretches(40, 3)
+    assert [len(row["input_ids"]) for row in rows] == [40, 40, 40]
+    assert all(row["input_ids"][0] == 1 for row in rows)
+    assert made.stretches(4000, 3) == []
+    trained = {tuple(row["input_ids"][i : i + 6]) for row in made.dataset("train").rows for i in range(1, 10)}
+    assert not any(tuple(row["input_ids"][i : i + 6]) in trained for row in rows for i in range(34))
+
+
+def test_stretches_of_glue_are_its_sentences(tmp_path):
+    made = texts("glue:rte", root=tiny.glue(tmp_path))
+    assert [len(row["input_ids"]) for row in made.stretches(50, 2)] == [50, 50]
+
+
 def test_splits_are_disjoint_and_the_same_every_time(source):
     first, second = texts(source), texts(source)
     assert first.dataset("train").rows == second.dataset("train").rows

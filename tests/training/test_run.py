@@ -146,7 +146,8 @@ def test_where_the_data_lies_does_not_make_another_run(finished):
     assert run(replace(options, data=replace(options.data, root="/elsewhere")), folder, QUIET) == record
     assert differences({"a": {"b": 1}}, {"a": {"b": 2, "c": 3}}) == {"a.b": (1, 2), "a.c": (None, 3)}
     assert differences({"a": {}}, {"a": {"b": 2}}) == {"a.b": (None, 2)}
-    assert differences({}, {"a": {}}) == {}
+    assert differences({}, {"a": {}, "b": False, "c": None}) == {}
+    assert differences({"b": False}, {"b": True, "c": 0}) == {"b": (False, True), "c": (None, 0)}
 
 
 def test_folder_with_something_else_in_it_is_refused(tmp_path):

@@ -35,6 +35,8 @@ class TextOptions:
         root: Folder GLUE lives in; default $FLEXFORMER_DATA, else flexformer/data in the user's cache.
         source: A `datasets` id with GLUE's layout, nyu-mll/glue, that glue:TASK is read from instead of files.
         max_length: Tokens of the longest sequence; longer paragraphs become several.
+        join: Put paragraphs of a document that follow each other together, as many as max_length takes. Without it no
+            sequence is longer than a paragraph.
         min_length: Shorter sequences are left out.
         validation: Text to validate on; default a part of the other that is held out.
         holdout: That part, as a share of the paragraphs.
@@ -45,6 +47,7 @@ class TextOptions:
     root: str | None = None
     source: str | None = None
     max_length: int = 128
+    join: bool = False
     min_length: int = 8
     validation: str | None = None
     holdout: float = 0.05

@@ -30,6 +30,11 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         return self.rows[index]
 
+    def lengths(self) -> dict[str, int]:
+        """Tokens of the middle one and of the longest."""
+        found = sorted(len(row["input_ids"]) for row in self.rows)
+        return {"median": found[len(found) // 2], "longest": found[-1]}
+
 
 def encode(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Sequence[str]], max_length: int

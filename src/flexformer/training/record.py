@@ -198,12 +198,16 @@ class RunFolder:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Options by dotted name that differ, with both values."""
-    flat_old, flat_new = ({name: value for name, value in flat(each).items() if value != {}} for each in (old, new))
+    """Options by dotted name that differ, with both values; one that is off is as one that is not there."""
+    flat_old, flat_new = flat(old), flat(new)
+
+    def decides(value: Any) -> Any:
+        return None if value is False or value == {} else value
+
     return {
         name: (flat_old.get(name), flat_new.get(name))
         for name in sorted(flat_old.keys() | flat_new.keys())
-        if name not in IRRELEVANT and flat_old.get(name) != flat_new.get(name)
+        if name not in IRRELEVANT and decides(flat_old.get(name)) != decides(flat_new.get(name))
     }
 
 
