@@ -47,6 +47,9 @@ def test_distill_prints_every_layer_and_writes_adapter_and_report(command, tmp_p
     for layer in report["after"]["layers"]:
         assert f"{layer['kl']:.3f}" in out
     assert "embedding cosine" in out
+    assert "--data.join true puts them together" not in out
+    said = report["lengths"]["train"]
+    assert f"Kernels learned from sequences of {said['median']} tokens (median; at most {said['longest']})" in out
     assert f"{folder.relative_to(tmp_path)}/adapter holds the kernels" in out
     flexformer.load("encoder", folder / "adapter")
 
@@ -69,7 +72,7 @@ def test_convert_is_for_one_process(command, monkeypatch):
 def test_convert_reports_layers_outputs_and_costs(command, tmp_path):
     status, out, err = command("convert", "decoder", "corpus.txt", "--output", "x", "--lengths", "[16,64]", *SHORT)
     assert (status, err) == (0, "")
-    assert "Cost, softmax -> converted" in out
+    assert "Cost and outputs, softmax -> converted" in out
     costs = json.loads((tmp_path / "x/costs.json").read_text())
     assert [(row["length"], row["model"]) for row in costs] == [
         (16, "softmax"),
@@ -81,9 +84,14 @@ def test_convert_reports_layers_outputs_and_costs(command, tmp_path):
     softmax, converted = ([row["cache_bytes"] for row in costs if row["model"] == m] for m in ("softmax", "converted"))
     assert converted[0] == converted[1]
     assert softmax[1] > 3 * softmax[0]
+    outputs = [row["outputs"] for row in costs]
+    assert outputs[0] is outputs[2] is None
+    assert all(found["perplexity"] > 1 and 0 < found["embedding_cosine"] <= 1 for found in (outputs[1], outputs[3]))
     page = (tmp_path / "x/report.md").read_text()
     for part in (
         "# decoder with flexformer-c",
+        "(median; at most 32) and were judged on held-out ones of",
+        "| perplexity, softmax | perplexity | same token |",
         "| layer | entropy | KL before | KL after |",
         "| perplexity |",
         "| 64 |",
@@ -96,6 +104,28 @@ def test_convert_reports_layers_outputs_and_costs(command, tmp_path):
     first, second = (json.loads(out) for _, out, _ in written)
     assert first["text"] == second["text"]
     assert first["state_bytes"] == converted[0]
+
+
+def test_lengths_far_beyond_those_learned_from_are_warned_of(command, tmp_path):
+    arguments = ["convert", "encoder", "corpus.txt", "--data.max_length", "64", "--lengths", "[32,64]", "--output"]
+    for name, more, warned in (
+        ("apart", ["--data.max_length", "16"], True),
+        ("joined", ["--data.join", "true"], False),
+    ):
+        status, out, err = command(*arguments, name, *SHORT, *more)
+        assert (status, err) == (0, "")
+        said = "Warning: kernels learned from at most 16 tokens, and nothing about 64; for long inputs distil"
+        assert (said in out, said in (tmp_path / name / "report.md").read_text()) == (warned, warned)
+    report = json.loads((tmp_path / "joined/report.json").read_text())
+    assert report["lengths"]["train"]["median"] > 48
+
+
+def test_distill_says_where_paragraphs_are_much_shorter_than_asked_for(command, tmp_path):
+    (tmp_path / "short.txt").write_text("\n\n".join("w1 w2 w3 w4 w5 w6 w7 w8" for _ in range(60)))
+    status, out, _ = command("distill", "encoder", "short.txt", *SHORT)
+    assert status == 0
+    assert "paragraphs are much shorter than data.max_length 32; --data.join true puts them together" in out
+    assert "Warning: kernels learned from at most 10 tokens, and nothing about 64" in out
 
 
 def test_costs_are_measured_up_to_the_models_positions(command):

@@ -15,6 +15,8 @@ from flexformer.cli.interruption import reported
 from flexformer.cli.main import UsageError, console, print_json
 from flexformer.distill import DistillOptions, KernelOptions, LossOptions, TextOptions, procedures
 from flexformer.distill.job import REPORT
+from flexformer.distill.report import length_warning, lengths_line
+from flexformer.experiments.conversion import lengths_for
 from flexformer.experiments.presets import pretrained as presets
 from flexformer.training import OptimizerOptions, RunFolder, ScheduleOptions, TrainingOptions
 
@@ -83,8 +85,11 @@ def distill(
     if json:
         print_json({**asdict(record), "report": report})
         return 0
+    screen.print(lengths_line(report), soft_wrap=True, highlight=False)
     screen.print(layer_table(report))
     screen.print(output_table(report))
+    if (warning := length_warning(report, lengths_for(base, None)[-1])) is not None:
+        screen.print(warning, style="yellow", soft_wrap=True, highlight=False)
     adapter = RunFolder(folder).adapter
     screen.print(f"{adapter} holds the kernels, {folder / REPORT} all figures, head by head.", soft_wrap=True)
     return 0

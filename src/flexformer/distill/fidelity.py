@@ -14,8 +14,11 @@ from torch import Tensor, nn
 from ..convert.discovery import evaluation
 from ..convert.observation import Call, observing
 from ..convert.swap import base_of
+from .sequences import pad
+from .texts import Texts
 
-ROWS = 512  # of queries at a time, where padding makes a mask of pairs necessary
+ROWS = 512  # of queries or of logits at a time, where each is compared with many
+MOST_SEQUENCES, LEAST_SEQUENCES, TOKENS = 8, 2, 4096  # that a length is judged by
 
 
 def softmax_attention(call: Call) -> Tensor:
@@ -81,6 +84,12 @@ def fidelity(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> dict[
     return _means(sums)
 
 
+def fidelity_at(model: nn.Module, texts: Texts, length: int) -> dict[str, float] | None:
+    """The same on a few sequences of exactly `length` tokens of held-out text; None where it has not that many."""
+    rows = texts.stretches(length, min(MOST_SEQUENCES, max(LEAST_SEQUENCES, TOKENS // length)))
+    return fidelity(model, (pad([row], 0) for row in rows)) if rows else None
+
+
 def _read(base: Any, inputs: dict[str, Any], writes: bool) -> tuple[Tensor, Tensor | None]:
     """Last hidden states in float32, of language models what they are asked for tokens with, and the logits."""
     if not writes:
@@ -107,9 +116,19 @@ def _compare_states(before: Tensor, after: Tensor, mask: Tensor) -> dict[str, fl
 
 
 def _compare_tokens(before: Tensor, after: Tensor, ids: Tensor, mask: Tensor) -> dict[str, float]:
+    """A portion of positions at a time: each takes as much memory as the vocabulary is large."""
     counted = (mask[:, 1:] * mask[:, :-1]).double()
-    first, second = (logits[:, :-1].float().log_softmax(-1) for logits in (before, after))
-    following = ids[:, 1:, None]
+    sums: dict[str, float] = {}
+    for start in range(0, counted.shape[1], ROWS):
+        here = slice(start, min(start + ROWS, counted.shape[1]))
+        found = _compare_portion(before[:, here], after[:, here], ids[:, 1:][:, here], counted[:, here])
+        sums = {name: sums.get(name, 0.0) + value for name, value in found.items()}
+    return sums
+
+
+def _compare_portion(before: Tensor, after: Tensor, following: Tensor, counted: Tensor) -> dict[str, float]:
+    first, second = (logits.float().log_softmax(-1) for logits in (before, after))
+    following = following[..., None]
     divergence = (first.exp() * (first - second)).sum(-1)
     same = (first.argmax(-1) == second.argmax(-1)).double()
     return {

@@ -20,12 +20,13 @@ from ..training import LOSS, Job, RunFolder
 from ..training.trainer import TaskTrainer
 from .distiller import Distiller
 from .fidelity import fidelity
-from .options import DistillOptions
+from .options import GLUE_PREFIX, DistillOptions
 from .pretrained import check_lengths, load_config, load_model, load_tokenizer, start_token
 from .report import Report, metrics
 from .sequences import SequenceDataset, pad, padding_token
 from .texts import Texts
 
+SPLITS: tuple[Split, ...] = ("train", "validation")
 START_SEQUENCES, START_TOKENS = 32, 16384  # what centres start from: so many at most
 REPORT = "report.json"
 
@@ -34,7 +35,7 @@ class DistillJob(Job):
     """Kernels that learn from a pretrained model's own attention.
 
     The run's folder gets `adapter/`, for `flexformer.load_adapter`, and `report.json`: by layer and head how far the
-    kernels are from softmax before and after, and how much of the model's outputs is left.
+    kernels are from softmax before and after, how much of the model's outputs is left, and how long the sequences were.
     """
 
     options: DistillOptions
@@ -53,14 +54,24 @@ class DistillJob(Job):
     def prepare(self, console: Console) -> None:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             bar = progress.add_task("reading text", total=None)
-            for split in ("train", "validation"):
+            for split in SPLITS:
                 self.texts.dataset(split, lambda done: progress.update(bar, completed=done))
-        check_lengths([self.dataset("train"), self.dataset("validation")], self.config, self.options.base)
-        lengths = sorted(len(row["input_ids"]) for row in self.dataset("train").rows)
+        check_lengths(map(self.dataset, SPLITS), self.config, self.options.base)
+        self._say_lengths(console)
+
+    def _say_lengths(self, console: Console) -> None:
+        train, data = self.dataset("train"), self.options.data
+        lengths = train.lengths()
         console.print(
-            f"{len(lengths):,} sequences to learn from, half of them of {lengths[len(lengths) // 2]:,} tokens or more, "
-            f"the longest of {lengths[-1]:,}"
+            f"{len(train):,} sequences to learn from, half of them of {lengths['median']:,} tokens or more, "
+            f"the longest of {lengths['longest']:,}"
         )
+        could_join = not data.join and not self.options.text.startswith(GLUE_PREFIX)
+        if could_join and 2 * lengths["median"] <= data.max_length:
+            console.print(
+                f"paragraphs are much shorter than data.max_length {data.max_length}; --data.join true puts them "
+                "together"
+            )
 
     def model(self) -> Distiller:
         options = self.options
@@ -103,6 +114,7 @@ class DistillJob(Job):
             "base": self.options.base,
             "text": self.options.text,
             "attention": self.options.attention,
+            "lengths": {split: self.dataset(split).lengths() for split in SPLITS},
             **found,
         }
         return results

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from .loss import SUMS
+
+MUCH_LONGER = 2
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,28 @@ class Report:
                 for layer, found in self.layers.items()
             ],
         }
+
+
+def lengths_line(report: Mapping[str, Any]) -> str:
+    """For how long sequences the figures of a distillation's report stand."""
+    if "lengths" not in report:
+        return "The lengths of sequences were not noted."
+    learned, judged = (report["lengths"][split] for split in ("train", "validation"))
+    return (
+        f"Kernels learned from sequences of {learned['median']:,} tokens (median; at most {learned['longest']:,}) and "
+        f"were judged on held-out ones of {judged['median']:,} (at most {judged['longest']:,})."
+    )
+
+
+def length_warning(report: Mapping[str, Any], length: int) -> str | None:
+    """What to know before a model is used at a length far beyond those its kernels learned from."""
+    longest = report["lengths"]["train"]["longest"] if "lengths" in report else length
+    if length <= MUCH_LONGER * longest:
+        return None
+    return (
+        f"Warning: kernels learned from at most {longest:,} tokens, and nothing about {length:,}; for long inputs "
+        "distil with a longer --data.max_length and --data.join true."
+    )
 
 
 def metrics(sums: np.ndarray, layers: list[int]) -> dict[str, float]:

@@ -13,13 +13,24 @@ from torch import Tensor
 from flexformer.bench.memory import Memory, Probe
 from flexformer.bench.timing import Failure, Timing, alternate, fixed_threads
 from flexformer.convert import load_adapter
+from flexformer.distill.fidelity import fidelity_at
 from flexformer.distill.pretrained import load_config, load_model, longest_input, positions
+from flexformer.distill.report import length_warning, lengths_line
+from flexformer.distill.texts import Texts
 from flexformer.training.run import quiet_libraries
 
 SHORTEST, LONGEST = 128, 4096
 WARM_UP_TOKENS = 8
 ORIGINAL, CONVERTED = "softmax", "converted"
 MODELS = (ORIGINAL, CONVERTED)
+OUTPUTS = {
+    "embedding_cosine": "embedding cosine",
+    "hidden_error": "hidden error",
+    "softmax_perplexity": "perplexity, softmax",
+    "perplexity": "perplexity",
+    "same_token": "same token",
+}
+"""What is left of a model's outputs, with headings."""
 
 Progress = Callable[[str], None]
 Reading = Callable[[], Tensor]
@@ -40,6 +51,8 @@ class Cost:
     """of one more token; language models alone"""
     cache_bytes: int | None
     """that are kept for the next token; language models alone"""
+    outputs: dict[str, float] | None = None
+    """of the converted model beside the original's on held-out text of this length, see `fidelity`"""
     note: str = ""
     """why something is missing"""
 
@@ -64,18 +77,20 @@ def costs(
     adapter: str,
     lengths: Sequence[int],
     *,
+    texts: Texts | None = None,
     threads: int = 1,
     rounds: int = 5,
     seconds: float = 5.0,
     timeout: float = 120.0,
     progress: Progress = lambda note: None,
 ) -> list[Cost]:
-    """Time and memory of a model before and after its conversion, measured in turn.
+    """Time, memory and outputs of a model before and after its conversion, measured in turn.
 
     Args:
         base: The pretrained model.
         adapter: Its kernels.
         lengths: Tokens of a sequence.
+        texts: Outputs are compared on what was held out of them, at each length that there is enough of.
         threads: Of torch.
         rounds: How often each is timed.
         seconds: A model that has had this much time at a length is not timed again there.
@@ -93,6 +108,8 @@ def costs(
             times = alternate(whole, rounds=rounds, seconds=seconds)
             writing = {name: _Writing(model, ids) for name, model in models.items() if model.can_generate()}
             steps = alternate({name: each.step for name, each in writing.items()}, rounds=rounds, seconds=seconds)
+            progress(f"{length} tokens: outputs")
+            outputs = None if texts is None else fidelity_at(models[CONVERTED], texts, length)
             for name in MODELS:
                 progress(f"{length} tokens: memory of {name}")
                 target, step = f"{__name__}:prepare", steps.get(name)
@@ -105,6 +122,7 @@ def costs(
                         peak_bytes=memory.peak_bytes if isinstance(memory, Memory) else None,
                         token_seconds=None if step is None else _median(step),
                         cache_bytes=writing[name].cache_bytes if name in writing else None,
+                        outputs=outputs if name == CONVERTED else None,
                         note="; ".join(x.reason for x in (times[name], memory, step) if isinstance(x, Failure)),
                     )
                 )
@@ -173,6 +191,7 @@ def page(report: dict[str, Any], measured: Sequence[Cost]) -> str:
         f"# {report['base']} with {report['attention']}",
         "",
         f"Kernels were distilled on {report['text']}; the figures are from text that was held out.",
+        lengths_line(report),
         "",
         "## Attention weights, layer by layer",
         "",
@@ -191,14 +210,32 @@ def page(report: dict[str, Any], measured: Sequence[Cost]) -> str:
     lines += ["", "## Outputs beside those of the original", "", "| | before | after |", "|---|---|---|"]
     for name, value in report["after"]["outputs"].items():
         lines.append(f"| {name.replace('_', ' ')} | {report['before']['outputs'][name]:.4g} | {value:.4g} |")
-    return "\n".join([*lines, "", *_cost_lines(measured)]) + "\n"
+    lines += ["", *_cost_lines(measured)]
+    if (warning := warning_for(report, measured)) is not None:
+        lines += ["", warning]
+    return "\n".join(lines) + "\n"
+
+
+def warning_for(report: dict[str, Any], measured: Sequence[Cost]) -> str | None:
+    """What to know where costs were measured at lengths far beyond those that the kernels learned from."""
+    return length_warning(report, max(cost.length for cost in measured))
+
+
+def compared_outputs(measured: Sequence[Cost]) -> list[str]:
+    """Those of `OUTPUTS` that there are figures of."""
+    return [name for name in OUTPUTS if any(name in (cost.outputs or {}) for cost in measured)]
 
 
 def _cost_lines(measured: Sequence[Cost]) -> list[str]:
     writes = any(cost.token_seconds is not None for cost in measured)
     headings = ["tokens", "ms, softmax", "ms", "peak MiB, softmax", "peak MiB"]
     headings += ["ms per token, softmax", "ms per token", "cache KiB, softmax", "cache KiB"] if writes else []
-    lines = ["## Cost against length", "", f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+    kept = compared_outputs(measured)
+    headings += [OUTPUTS[name] for name in kept]
+    lines = ["## Cost and outputs against length", ""]
+    if kept:
+        lines += ["Outputs are compared on held-out text put together to sequences of each length.", ""]
+    lines += [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
     by_length: dict[int, dict[str, Cost]] = {}
     for cost in measured:
         by_length.setdefault(cost.length, {})[cost.model] = cost
@@ -208,6 +245,7 @@ def _cost_lines(measured: Sequence[Cost]) -> list[str]:
         if writes:
             cells += [_cell(cost.token_seconds, 1e3) for cost in both]
             cells += [_cell(cost.cache_bytes, 2**-10) for cost in both]
+        cells += [_cell((pair[CONVERTED].outputs or {}).get(name), 1.0) for name in kept]
         lines.append(f"| {length} | {' | '.join(cells)} |")
     return lines
 

@@ -144,6 +144,8 @@ def _distilled(run: Run) -> Markup | None:
 
 
 def _layers(run: Run) -> Markup:
+    from flexformer.distill.report import lengths_line
+
     assert run.findings is not None
     before, after = run.findings["before"]["layers"], run.findings["after"]["layers"]
     rows = [
@@ -160,7 +162,8 @@ def _layers(run: Run) -> Markup:
     head = ["", "divergence, nats", "output error", "negative weights, %", "floored rows, %", "entropy of softmax"]
     kept = run.findings["after"].get("outputs") or {}
     said = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in kept.items())
-    note = tag("p", f"What is left of the model's outputs: {said}.", class_="note") if said else None
+    lengths = lengths_line(run.findings)
+    note = tag("p", f"{lengths} What is left of the model's outputs: {said}.", class_="note") if said else None
     return join(p for p in (table(head, rows, caption=f"{run.attention} beside softmax, by layer"), note) if p)
 
 
