@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flexformer import tasks as tasks
     from flexformer import training as training
     from flexformer.attention import ATTENTIONS, MultiheadAttention, parameter_groups
-    from flexformer.convert import convert, load, load_adapter, restore, save_adapter
+    from flexformer.convert import convert, extend_positions, load, load_adapter, restore, save_adapter
     from flexformer.ops import State, linear_attention, reference_attention
 
 __version__ = "0.1.0"
@@ -31,6 +31,7 @@ __all__ = [
     "__version__",
     "attention",
     "convert",
+    "extend_positions",
     "kernels",
     "linear_attention",
     "load",
@@ -47,6 +48,7 @@ _HOMES = {
     "ATTENTIONS": "flexformer.attention",
     "MultiheadAttention": "flexformer.attention",
     "State": "flexformer.ops",
+    "extend_positions": "flexformer.convert",
     "linear_attention": "flexformer.ops",
     "load": "flexformer.convert",
     "load_adapter": "flexformer.convert",

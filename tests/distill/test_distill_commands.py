@@ -6,6 +6,7 @@ import json
 
 import pytest
 import tiny
+import torch
 import transformers
 import yaml
 
@@ -120,6 +121,20 @@ def test_lengths_far_beyond_those_learned_from_are_warned_of(command, tmp_path):
     assert report["lengths"]["train"]["median"] > 48
 
 
+def test_convert_extends_positions_and_the_adapter_does_it_again(command, tmp_path):
+    arguments = ["encoder", "corpus.txt", "--positions", "200", "--data.max_length", "100", "--data.join", "true"]
+    status, _, err = command("convert", *arguments, "--output", "x", "--lengths", "[100,200]", *SHORT)
+    assert (status, err) == (0, "")
+    assert json.loads((tmp_path / "x/report.json").read_text())["lengths"]["train"]["longest"] > 64
+    costs = json.loads((tmp_path / "x/costs.json").read_text())
+    assert all(row["seconds"] > 0 and row["peak_bytes"] is not None and not row["note"] for row in costs)
+    loaded = flexformer.load("encoder", tmp_path / "x/adapter")
+    assert loaded(torch.full((1, 200), 5)).last_hidden_state.isfinite().all()
+    given = ["--attention", "flexformer-c", "--adapter", "x/adapter", "--data.max_length", "200", "--output", "tuned"]
+    assert command("finetune", "encoder", "rte", *given, *SHORT)[0] == 0
+    assert flexformer.load(tmp_path / "tuned/model")(torch.full((1, 200), 5)).logits.isfinite().all()
+
+
 def test_distill_says_where_paragraphs_are_much_shorter_than_asked_for(command, tmp_path):
     (tmp_path / "short.txt").write_text("\n\n".join("w1 w2 w3 w4 w5 w6 w7 w8" for _ in range(60)))
     status, out, _ = command("distill", "encoder", "short.txt", *SHORT)
@@ -131,6 +146,8 @@ def test_distill_says_where_paragraphs_are_much_shorter_than_asked_for(command, 
 def test_costs_are_measured_up_to_the_models_positions(command):
     assert lengths_for("encoder", None) == [64]
     assert lengths_for("encoder", [8, 64, 8]) == [8, 64]
+    assert lengths_for("encoder", None, 600) == [128, 256, 512]
+    assert lengths_for("encoder", [65], 600) == [65]
     with pytest.raises(ValueError, match="lengths has 65; encoder has positions for 1 to 64 tokens"):
         lengths_for("encoder", [65])
 
@@ -192,6 +209,9 @@ def test_finetune_on_text_shows_perplexity(command, tmp_path):
         (["finetune", "encoder", "mrpc", *SHORT], 1, "MRPC is not in"),
         (["finetune", "encoder", "cola", "--reference", "x", *SHORT], 2, "of use with --procedure recover only"),
         (["convert", "encoder", "corpus.txt", "--lengths", "[0]", *SHORT], 1, "lengths has 0"),
+        (["distill", "encoder", "corpus.txt", "--positions", "64", *SHORT], 1, "length 64 is not above the 64 tokens"),
+        (["distill", "decoder", "corpus.txt", "--positions", "96", *SHORT], 1, "has rotary positions, which have no"),
+        (["distill", "encoder", "glue:rte", "--data.join", "true", *SHORT], 1, "data.join true does not fit text glue"),
     ],
 )
 def test_mistakes_are_one_line(command, arguments, status, message):

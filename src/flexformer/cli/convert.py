@@ -51,6 +51,7 @@ def convert(
     optimizer: OptimizerOptions = OptimizerOptions(),  # noqa: B008
     schedule: ScheduleOptions = ScheduleOptions(),  # noqa: B008
     training: TrainingOptions = TrainingOptions(),  # noqa: B008
+    positions: int | None = None,
     json: bool = False,
 ) -> int:
     """Make a pretrained model linear: distil its attention into kernels, then measure what was lost and won.
@@ -74,16 +75,20 @@ def convert(
         optimizer: AdamW.
         schedule: The learning rate over time.
         training: How long and in which portions.
+        positions: Let the model read this many tokens first, by repeating its learned table of positions; BERT and
+            the like end at 512. Models with rotary positions need none.
         json: Print everything as JSON; progress goes to the error stream.
 
     Example:
         flexformer convert sentence-transformers/all-MiniLM-L6-v2 wiki.txt --output minilm-linear
     """
-    options = DistillOptions(base, text, attention, preset, seed, kernel, data, loss, optimizer, schedule, training)
+    options = DistillOptions(
+        base, text, attention, preset, seed, kernel, data, loss, optimizer, schedule, training, positions
+    )
     folder = Path("runs", f"convert-{Path(base).name}-{attention}-{preset}-{seed}") if output is None else output
     if process_count() > 1:
         raise UsageError("convert measures costs and runs on one process; distil on several with flexformer distill")
-    measured_at = lengths_for(base, lengths)
+    measured_at = lengths_for(base, lengths, positions)
     screen = console(json)
     job = DistillJob(options)
     with reported():
@@ -94,6 +99,7 @@ def convert(
             str(RunFolder(folder).adapter),
             measured_at,
             texts=job.texts,
+            positions=positions,
             threads=threads,
             progress=lambda note: status.update(f"measuring costs, {note}"),
         )

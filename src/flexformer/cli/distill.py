@@ -50,6 +50,7 @@ def distill(
     optimizer: OptimizerOptions = OptimizerOptions(),  # noqa: B008
     schedule: ScheduleOptions = ScheduleOptions(),  # noqa: B008
     training: TrainingOptions = TrainingOptions(),  # noqa: B008
+    positions: int | None = None,
     json: bool = False,
 ) -> int:
     """Teach kernels the softmax attention of a pretrained model, with everything else frozen.
@@ -71,12 +72,16 @@ def distill(
         optimizer: AdamW.
         schedule: The learning rate over time.
         training: How long and in which portions.
+        positions: Let the model read this many tokens first, by repeating its learned table of positions; BERT and
+            the like end at 512. Models with rotary positions need none.
         json: Print record and report as JSON; progress goes to the error stream.
 
     Example:
         flexformer distill sentence-transformers/all-MiniLM-L6-v2 wiki.txt --attention flexformer-c --output runs/minilm
     """
-    options = DistillOptions(base, text, attention, preset, seed, kernel, data, loss, optimizer, schedule, training)
+    options = DistillOptions(
+        base, text, attention, preset, seed, kernel, data, loss, optimizer, schedule, training, positions
+    )
     folder = Path("runs", f"distill-{Path(base).name}-{attention}-{preset}-{seed}") if output is None else output
     screen = console(json)
     with reported():
@@ -88,7 +93,7 @@ def distill(
     screen.print(lengths_line(report), soft_wrap=True, highlight=False)
     screen.print(layer_table(report))
     screen.print(output_table(report))
-    if (warning := length_warning(report, lengths_for(base, None)[-1])) is not None:
+    if (warning := length_warning(report, lengths_for(base, None, positions)[-1])) is not None:
         screen.print(warning, style="yellow", soft_wrap=True, highlight=False)
     adapter = RunFolder(folder).adapter
     screen.print(f"{adapter} holds the kernels, {folder / REPORT} all figures, head by head.", soft_wrap=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Model = TypeVar("Model", bound=nn.Module)
 
-__all__ = ["convert", "kernels", "load", "load_adapter", "restore", "save_adapter", "statistics"]
+__all__ = ["convert", "extend_positions", "kernels", "load", "load_adapter", "restore", "save_adapter", "statistics"]
 
 
 def convert(
@@ -77,6 +77,34 @@ def restore(model: Model) -> Model:
     from .swap import restore_model
 
     restore_model(model)
+    return model
+
+
+def extend_positions(model: Model, length: int) -> Model:
+    """Let a model with a learned table of positions read longer inputs, in place, by repeating the table.
+
+    BERT, RoBERTa, DistilBERT and the like have positions for 512 tokens, fewer than linear attention needs to pay. A
+    position beyond that starts as a copy of one below, as Longformer's did, so that neighbours stay neighbours; short
+    inputs give the same outputs as before, bit for bit. Kernels, or the model, should then be trained at that length.
+
+    Works before a conversion and after it. The table and `config.max_position_embeddings` are saved with the model, and
+    an adapter of it extends the model it is loaded into. A tokenizer has a limit of its own, `model_max_length`.
+
+    Args:
+        model: a transformers model, or a PEFT model around one.
+        length: tokens that it can read afterwards, more than now.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: the model has no such table, as those with rotary positions, which need none; or has as many
+            positions. The model is left as it was.
+    """
+    _need_transformers()
+    from .positions import extend
+
+    extend(model, length)
     return model
 
 

@@ -26,6 +26,7 @@ from ..kernels import Kernel
 from . import fingerprint, manifest
 from .discovery import Site
 from .manifest import Base, Manifest
+from .positions import CONFIG_KEY, extend_to
 from .swap import (
     Conversion,
     attach,
@@ -62,6 +63,7 @@ def save(model: nn.Module, path: str | PathLike[str]) -> None:
             model_type=base.config.model_type,
             geometry=[site.geometry for site in conversion.sites],
             sample=fingerprint.sample(conversion.sites),
+            positions=getattr(base.config, CONFIG_KEY, None),
         ),
         sha256=hashlib.sha256(content).hexdigest(),
         size=len(content),
@@ -107,6 +109,8 @@ def load(
         return
     tensors = read_tensors(folder / found.tensor_file, found, expected)
     made = [filled_kernel(found, i, sites[i], tensors) for i in chosen] if has_kernels else []
+    if found.base.positions is not None:
+        extend_to(base, found.base.positions)
     if hasattr(base, "_flexformer_conversion"):
         restore_model(base)
     attach(base, Conversion(found.attention, found.options, chosen, sites, []), made)

@@ -15,7 +15,9 @@ VERSION = 1
 CHECKSUM = "checksum"
 """Of all other fields; files without one are read too, as people may write them."""
 LARGEST_FILE = 64 * 2**20
+MOST_POSITIONS = 2**20
 
+POSITIONS = "positions"
 _INTEGER, _NUMBER, _TEXT, _FLAG = (int,), (int, float), (str,), (bool,)
 
 
@@ -32,6 +34,8 @@ class Base:
     """Of all attention modules, see `Site.geometry`."""
     sample: list[dict[str, list[float]]]
     """A few weights of each attention module by parameter, to know the model by."""
+    positions: int | None = None
+    """Tokens that its positions were extended to; not in the file where they were not."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class Manifest:
 
     def to_json(self) -> str:
         content = {"format": FORMAT, "format_version": VERSION, **asdict(self)}
+        if self.base.positions is None:
+            del content["base"]["positions"]
         content[CHECKSUM] = _checksum(content)
         return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
@@ -96,7 +102,7 @@ def _parse(content: Any) -> Manifest:
     checksum = content.pop(CHECKSUM, None)
     _keys(content, {"format", "format_version", *Manifest.__dataclass_fields__}, "")
     base = _field(content, "base", (dict,))
-    _keys(base, set(Base.__dataclass_fields__), "base.")
+    _keys({POSITIONS: None, **base}, set(Base.__dataclass_fields__), "base.")
     digest = _field(content, "sha256", _TEXT)
     if not re.fullmatch(r"[0-9a-f]{64}", digest):
         raise _ManifestError("is damaged: sha256 is not 64 hexadecimal digits")
@@ -115,6 +121,7 @@ def _parse(content: Any) -> Manifest:
             model_type=_field(base, "model_type", _TEXT),
             geometry=[_geometry(entry) for entry in _items(base, "geometry", (dict,))],
             sample=[_sample(entry) for entry in _items(base, "sample", (dict,))],
+            positions=_positions(base[POSITIONS]) if POSITIONS in base else None,
         ),
         sha256=digest,
         size=_field(content, "size", _INTEGER),
@@ -127,6 +134,12 @@ def _parse(content: Any) -> Manifest:
 
 def _checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _positions(value: Any) -> int:
+    if not 0 < _checked(value, _INTEGER, "base.positions") <= MOST_POSITIONS:
+        raise _ManifestError(f"is damaged: base.positions {value} is not in 1..{MOST_POSITIONS}")
+    return int(value)
 
 
 def _geometry(entry: dict[str, Any]) -> dict[str, int | float | bool]:

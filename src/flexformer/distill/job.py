@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from transformers import PreTrainedModel
 
 from ..convert import convert, save_adapter
 from ..convert.swap import check_attention
@@ -21,7 +22,7 @@ from ..training.trainer import TaskTrainer
 from .distiller import Distiller
 from .fidelity import fidelity
 from .options import GLUE_PREFIX, DistillOptions
-from .pretrained import check_lengths, load_config, load_model, load_tokenizer, start_token
+from .pretrained import check_lengths, load_config, load_model, load_tokenizer, longest_input, start_token
 from .report import Report, metrics
 from .sequences import SequenceDataset, pad, padding_token
 from .texts import Texts
@@ -52,12 +53,18 @@ class DistillJob(Job):
         self.report: dict[str, Any] | None = None
 
     def prepare(self, console: Console) -> None:
+        if self.options.positions is not None:
+            self._base()  # which says what is wrong with them before anything is read
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             bar = progress.add_task("reading text", total=None)
             for split in SPLITS:
                 self.texts.dataset(split, lambda done: progress.update(bar, completed=done))
-        check_lengths(map(self.dataset, SPLITS), self.config, self.options.base)
+        most = self.options.positions or longest_input(self.config)
+        check_lengths(map(self.dataset, SPLITS), most, self.options.base)
         self._say_lengths(console)
+
+    def _base(self) -> PreTrainedModel:
+        return load_model(self.options.base, positions=self.options.positions)
 
     def _say_lengths(self, console: Console) -> None:
         train, data = self.dataset("train"), self.options.data
@@ -75,7 +82,7 @@ class DistillJob(Job):
 
     def model(self) -> Distiller:
         options = self.options
-        model = load_model(options.base)
+        model = self._base()
         torch.manual_seed(options.seed)  # whatever loading drew, the kernels start the same
         convert(model, options.attention, options.kernel.layers, **options.kernel.options)
         distiller = Distiller(model, options.loss)

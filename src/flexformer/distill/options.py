@@ -87,6 +87,7 @@ class DistillOptions(Plain):
         optimizer: See `OptimizerOptions`.
         schedule: See `ScheduleOptions`.
         training: See `TrainingOptions`.
+        positions: Tokens that a learned table of positions is extended to first; default leaves the model as it is.
     """
 
     base: str
@@ -100,6 +101,7 @@ class DistillOptions(Plain):
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
     training: TrainingOptions = field(default_factory=TrainingOptions)
+    positions: int | None = None
 
     def __post_init__(self) -> None:
         check(self.optimizer, self.schedule, self.training)

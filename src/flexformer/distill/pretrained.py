@@ -9,7 +9,9 @@ import torch
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
+from ..convert import extend_positions
 from ..convert.loading import model_class
+from ..convert.positions import is_rotary
 from ..convert.swap import CONFIG_KEY
 from ..tasks import MissingDataError
 from .sequences import SequenceDataset
@@ -28,12 +30,13 @@ def load_config(base: str) -> PreTrainedConfig:
     return config
 
 
-def load_model(base: str, loader: Any = None, **options: Any) -> PreTrainedModel:
+def load_model(base: str, loader: Any = None, *, positions: int | None = None, **options: Any) -> PreTrainedModel:
     """A pretrained model in float32.
 
     Args:
         base: Folder or hub name.
         loader: A model class; default the one that the config names.
+        positions: Tokens that its positions are extended to; default leaves them.
         **options: For `from_pretrained`.
     """
     chosen = model_class(load_config(base)) if loader is None else loader
@@ -41,7 +44,12 @@ def load_model(base: str, loader: Any = None, **options: Any) -> PreTrainedModel
     model: PreTrainedModel = _having(
         base, lambda: chosen.from_pretrained(base, dtype=torch.float32, **safely, **options)
     )
-    return model
+    if positions is None:
+        return model
+    try:
+        return extend_positions(model, positions)
+    except ValueError as error:
+        raise ValueError(f"positions {positions} cannot be given to {base}: {error}") from error
 
 
 def load_tokenizer(base: str) -> PreTrainedTokenizerBase:
@@ -60,14 +68,11 @@ def positions(config: PreTrainedConfig) -> int:
 
 def longest_input(config: PreTrainedConfig) -> int | None:
     """Tokens that a model can read at most; None where positions go on, as rotary ones do."""
-    text = config.get_text_config()
-    rotary = any(getattr(text, name, None) is not None for name in ("rope_theta", "rope_parameters"))
-    return None if rotary else positions(config)
+    return None if is_rotary(config) else positions(config)
 
 
-def check_lengths(data: Iterable[SequenceDataset], config: PreTrainedConfig, base: str) -> None:
-    """Raise if a sequence has no positions in the model."""
-    most = longest_input(config)
+def check_lengths(data: Iterable[SequenceDataset], most: int | None, base: str) -> None:
+    """Raise if a sequence has more tokens than a model can read."""
     longest = max(len(row["input_ids"]) for dataset in data for row in dataset.rows)
     if most is not None and longest > most:
         raise ValueError(f"a sequence has {longest} tokens, {base} positions for {most}; use data.max_length {most}")

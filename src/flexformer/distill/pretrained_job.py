@@ -18,7 +18,7 @@ from ..tasks import Split
 from ..tasks.base import SPLITS
 from ..training import Job, RunFolder
 from .options import FinetuneOptions
-from .pretrained import check_lengths, load_config, load_tokenizer
+from .pretrained import check_lengths, load_config, load_tokenizer, longest_input
 from .sequences import SequenceDataset, padding_token
 
 LORA = "lora"
@@ -37,19 +37,24 @@ class PretrainedJob(Job):
 
     def __init__(self, options: FinetuneOptions) -> None:
         super().__init__(options)
+        extended: int | None = None
         if options.adapter is not None:
-            made_for = adapters.read(Path(options.adapter)).attention
-            if made_for != options.attention:
-                raise ValueError(f"adapter {options.adapter} is of {made_for}, not of attention {options.attention}")
+            made = adapters.read(Path(options.adapter))
+            if made.attention != options.attention:
+                raise ValueError(
+                    f"adapter {options.adapter} is of {made.attention}, not of attention {options.attention}"
+                )
+            extended = made.base.positions
         if options.attention != "softmax":
             check_attention(options.attention)
         self.config = load_config(options.base)
+        self.longest = extended or longest_input(self.config)
         self.tokenizer = load_tokenizer(options.base)
         self.pad_token = padding_token(self.tokenizer)
 
     def prepare(self, console: Console) -> None:
         with console.status("reading examples"):
-            check_lengths(map(self.dataset, SPLITS), self.config, self.options.base)
+            check_lengths(map(self.dataset, SPLITS), self.longest, self.options.base)
 
     @abc.abstractmethod
     def dataset(self, split: Split) -> SequenceDataset: ...

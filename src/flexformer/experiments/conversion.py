@@ -57,13 +57,19 @@ class Cost:
     """why something is missing"""
 
 
-def lengths_for(base: str, wanted: Sequence[int] | None) -> list[int]:
-    """Lengths to measure at: those wanted, or powers of two up to the positions that the model has."""
+def lengths_for(base: str, wanted: Sequence[int] | None, extended: int | None = None) -> list[int]:
+    """Lengths to measure at: those wanted, or powers of two up to the positions that the model has.
+
+    Args:
+        base: The pretrained model.
+        wanted: Lengths that were asked for.
+        extended: Tokens that its positions are extended to.
+    """
     config = load_config(base)
     if wanted is None:
-        top = min(positions(config), LONGEST)
+        top = min(extended or positions(config), LONGEST)
         return [n for n in (SHORTEST * 2**i for i in range(6)) if n <= top] or [top]
-    most = longest_input(config)
+    most = extended or longest_input(config)
     for length in wanted:
         if length < 1:
             raise ValueError(f"lengths has {length}; use numbers of tokens")
@@ -78,6 +84,7 @@ def costs(
     lengths: Sequence[int],
     *,
     texts: Texts | None = None,
+    positions: int | None = None,
     threads: int = 1,
     rounds: int = 5,
     seconds: float = 5.0,
@@ -91,6 +98,7 @@ def costs(
         adapter: Its kernels.
         lengths: Tokens of a sequence.
         texts: Outputs are compared on what was held out of them, at each length that there is enough of.
+        positions: Tokens that the model's positions are extended to.
         threads: Of torch.
         rounds: How often each is timed.
         seconds: A model that has had this much time at a length is not timed again there.
@@ -98,7 +106,7 @@ def costs(
         progress: Told what is being measured.
     """
     with quiet_libraries():
-        models = {name: _load(base, adapter if name == CONVERTED else None) for name in MODELS}
+        models = {name: _load(base, adapter if name == CONVERTED else None, positions) for name in MODELS}
     found: list[Cost] = []
     with fixed_threads(threads), Probe(threads, timeout, preload=["transformers", __name__]) as probe, torch.no_grad():
         for length in lengths:
@@ -113,7 +121,8 @@ def costs(
             for name in MODELS:
                 progress(f"{length} tokens: memory of {name}")
                 target, step = f"{__name__}:prepare", steps.get(name)
-                memory = probe.measure(target, base=base, adapter=adapter if name == CONVERTED else None, length=length)
+                kernels = adapter if name == CONVERTED else None
+                memory = probe.measure(target, base=base, adapter=kernels, length=length, positions=positions)
                 found.append(
                     Cost(
                         model=name,
@@ -129,15 +138,17 @@ def costs(
     return found
 
 
-def prepare(base: str, adapter: str | None, length: int) -> tuple[Reading, Reading, list[Tensor]]:
+def prepare(
+    base: str, adapter: str | None, length: int, positions: int | None = None
+) -> tuple[Reading, Reading, list[Tensor]]:
     """For `flexformer.bench.probe`: the call whose memory is measured."""
-    model, ids = _load(base, adapter), _tokens(base, length)
+    model, ids = _load(base, adapter, positions), _tokens(base, length)
     torch.set_grad_enabled(False)  # for this process, which ends with the call
     return _reading(model, ids[:, :WARM_UP_TOKENS]), _reading(model, ids), [ids]
 
 
-def _load(base: str, adapter: str | None) -> Any:
-    model = load_model(base).eval()
+def _load(base: str, adapter: str | None, positions: int | None) -> Any:
+    model = load_model(base, positions=positions).eval()
     return model if adapter is None else load_adapter(model, adapter)
 
 
