@@ -79,9 +79,7 @@ def _one(learned: Learned) -> Markup:
         name = f"Layer {layer.index}"
         panels.append(Panel(f"{name}, spectrum", "length of a frequency", "density", layer.spectrum, from_zero=True))
         panels.append(Panel(f"{name}, curves", "distance r", "k(r)", layer.curves))
-    rows = [
-        [f"layer {layer.index}", *_pair(layer.length, 3), *_pair(layer.norm_weight, 4)] for layer in learned.layers
-    ]
+    rows = [[f"layer {layer.index}", *_pair(layer.length, 3), *_pair(layer.norm_weight, 4)] for layer in learned.layers]
     head = ["mean over heads", "frequencies, start", "learned", "norm weight, start", "learned"]
     return tag(
         "section",
