@@ -32,6 +32,8 @@ from . import observation
 from .refusals import unsupported_terms, unsupported_visibility
 
 NAME = "flexformer"
+SOFTMAX = ("eager", "sdpa", "flash", "flex_attention", "paged")
+"""How the names of transformers' own implementations begin. Others know what they do."""
 
 
 @dataclass
@@ -258,8 +260,8 @@ def active_kernel(module: nn.Module) -> Kernel:
 
 def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Before an attention module runs: find its place in the cache, which the attention function is not given."""
-    chosen = getattr(getattr(module, "config", None), "_attn_implementation", NAME)
-    if chosen != NAME:
+    chosen = str(getattr(getattr(module, "config", None), "_attn_implementation", NAME))
+    if chosen.startswith(SOFTMAX):
         raise RuntimeError(
             f"the converted model was switched to attention implementation {chosen!r}, which would pass its kernels "
             f"over; call model.set_attn_implementation({NAME!r}), or flexformer.restore(model) to have softmax back"
