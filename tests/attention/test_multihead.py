@@ -321,6 +321,14 @@ def test_random_kernels_redraw_while_training_only():
     assert torch.equal(attn(x), attn(x))
 
 
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_evaluation_repeats_itself_but_for_attentions_that_draw_at_every_forward(attention):
+    attn = module(attention)
+    x = torch.randn(2, 200, 32)
+    assert torch.equal(attn(x), attn(x)) == (attention not in RANDOM)
+    assert torch.equal(seeded(attn, x), seeded(attn, x))
+
+
 def test_dropout_acts_on_softmax_weights_while_training():
     attn = MultiheadAttention(32, 4, attention="softmax", dropout=0.5)
     x = torch.randn(1, 9, 32)

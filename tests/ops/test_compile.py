@@ -106,3 +106,19 @@ def test_a_decoding_step_exports_with_explicit_state(kernel_name):
         here = slice(t, t + 1)
         out, *state = step(q[:, :, here], k[:, :, here], v[:, :, here], *state)
         torch.testing.assert_close(out, expected[:, :, here], rtol=1e-4, atol=1e-5)
+
+
+class Whole(torch.nn.Module):
+    def __init__(self, kernel):
+        super().__init__()
+        self.kernel = kernel
+
+    def forward(self, q, k, v):
+        return linear_attention(q, k, v, self.kernel, True)
+
+
+def test_a_whole_sequence_exports_with_its_length():
+    module = Whole(kernels.build("flexformer-n", 2, 8))
+    qkv = tuple(torch.randn(3, 1, 2, 200, 8))
+    exported = torch.export.export(module, qkv).module()
+    torch.testing.assert_close(exported(*qkv), module(*qkv), rtol=1e-4, atol=1e-5)
