@@ -92,6 +92,13 @@ def test_table1_names_the_substitute_and_never_calls_it_retrieval():
     assert len(table.rows) == 14
 
 
+def test_table1_says_what_counts_of_bytes_alone_tell_of_articles():
+    pieces = [replace(each, options={"data.max_length": 512}) for each in arena({"articles": 0.6})]
+    assert "alone right in 65 of 100 cases with pieces of 512" in " ".join(ArenaTable("cpu").tables(pieces)[0].notes)
+    (other,) = ArenaTable("paper").tables(arena({"articles": 0.6}))
+    assert "of 100 cases" not in " ".join(other.notes)
+
+
 def test_table1_with_aan_averages_retrieval_alone():
     scores = {"listops": 0.3, "text": 0.6, "retrieval": 0.7, "articles": 0.1, "image": 0.4, "pathfinder": 0.5}
     (table,) = ArenaTable("paper", tasks=["image"]).tables(arena(scores))

@@ -217,3 +217,18 @@ def test_real_wikitext_gives_pairs_of_full_length(data_folder):
     assert len(dataset) == 1000
     assert dataset.labels.mean() == 0.5
     assert {len(dataset[i]["input_ids_2"]) for i in range(50)} == {4000}
+
+
+@pytest.mark.data
+def test_counts_of_bytes_alone_tell_two_thirds_of_the_labels_of_short_pieces(data_folder):
+    task = tasks.build("articles", data_folder, max_length=512, test=2000)
+    if not task.files():
+        pytest.skip("there are no articles in FLEXFORMER_DATA")
+    dataset = task.dataset("test")
+    counts = [
+        np.array([np.bincount(item[side], minlength=257) for item in map(dataset.__getitem__, range(2000))])
+        for side in ("input_ids", "input_ids_2")
+    ]
+    distances = np.square(np.sqrt(counts[0]) - np.sqrt(counts[1])).sum(axis=1)  # Hellinger's
+    right = ((distances < np.median(distances)) == (dataset.labels == 1)).mean()
+    assert right == pytest.approx(0.65, abs=0.02)

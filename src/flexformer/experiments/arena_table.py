@@ -43,6 +43,9 @@ PARTS = {
 CONTOUR = "data.options.contour_length"
 # What the distance of Pathfinder's discs alone tells, by dashes of a contour; longer ones end anywhere.
 DISTANCE = {4: 0.74}
+LENGTH = "data.max_length"
+# What the counts of bytes alone tell of Articles, by bytes of a piece: Hellinger's distance against its median.
+COUNTS = {512: 0.65}
 # What the most frequent answer gets; of ListOps these are 0 and 9.
 CHANCE = {"listops": 0.18, "text": 0.5, "retrieval": 0.5, "articles": 0.5, "image": 0.1, "pathfinder": 0.5}
 
@@ -104,7 +107,7 @@ class ArenaTable(Experiment):
             _budget(found),
             *self._parts_note(found),
             *_chance_note(found),
-            *self._substitute_note(shown),
+            *self._substitute_note(shown, found),
             *_contours_note(found),
         ]
         notes.append(source(self.name))
@@ -135,12 +138,18 @@ class ArenaTable(Experiment):
         sees = "see" if len(smaller) > 1 else "sees"
         return [f"What {names} {sees} of a sequence is made smaller with its length: about the paper's part of it."]
 
-    def _substitute_note(self, shown: Sequence[str]) -> list[str]:
+    def _substitute_note(self, shown: Sequence[str], found: Sequence[Result]) -> list[str]:
         if SUBSTITUTE not in shown:
             return []
+        lengths = {r.options.get(LENGTH) for r in found if r.labels["task"] == SUBSTITUTE}
+        alone = [
+            f" How often each byte occurs is alone right in {100 * share:.0f} of 100 cases with pieces of {length}."
+            for length, share in COUNTS.items()
+            if length in lengths
+        ]
         return [
             "Articles stands in for Retrieval where the AAN corpus is not at hand: pieces of the same article or of "
-            "two, another task on other data, not to be compared with the paper's Retrieval."
+            f"two, another task on other data, not to be compared with the paper's Retrieval.{''.join(alone)}"
         ]
 
 
