@@ -75,7 +75,8 @@ def test_paper_preset_trains_as_the_original_code(task, schedule, warmup, steps,
 @pytest.mark.parametrize("task", tasks.names())
 def test_small_preset_keeps_the_shape_of_the_schedule(task):
     paper, cpu = presets.load(task, "paper"), presets.load(task, "cpu")
-    assert paper.schedule.name == cpu.schedule.name
+    # Articles was tried with several, see results/trials, and Retrieval follows it.
+    assert cpu.schedule.name == ("constant" if task in ("retrieval", "articles") else paper.schedule.name)
     assert paper.optimizer.weight_decay == cpu.optimizer.weight_decay
 
 
