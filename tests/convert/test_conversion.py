@@ -101,6 +101,16 @@ def test_switched_to_another_implementation_a_model_does_not_run_without_its_ker
     output(model, **arguments)
 
 
+@pytest.mark.parametrize("name", ["eager", "flash_attention_2", "paged|sdpa", "kernels-community/flash-attn2"])
+def test_no_softmax_of_transformers_or_of_the_hub_passes_kernels_over(name):
+    model = converted("bert")
+    for module in model.modules():
+        if hasattr(module, "config"):
+            module.config._attn_implementation_internal = name  # without the check for what is installed
+    with pytest.raises(RuntimeError, match="would pass its kernels over"):
+        model(**inputs("bert"))
+
+
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_what_padding_holds_changes_nothing(family):
     model, arguments = converted(family), inputs(family)

@@ -33,7 +33,7 @@ from .refusals import unsupported_terms, unsupported_visibility
 
 NAME = "flexformer"
 SOFTMAX = ("eager", "sdpa", "flash", "flex_attention", "paged")
-"""How the names of transformers' own implementations begin. Others know what they do."""
+"""How the names of transformers' own implementations begin; the hub's have a slash. Others know what they do."""
 
 
 @dataclass
@@ -261,7 +261,7 @@ def active_kernel(module: nn.Module) -> Kernel:
 def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Before an attention module runs: find its place in the cache, which the attention function is not given."""
     chosen = str(getattr(getattr(module, "config", None), "_attn_implementation", NAME))
-    if chosen.startswith(SOFTMAX):
+    if chosen.startswith(SOFTMAX) or "/" in chosen:
         raise RuntimeError(
             f"the converted model was switched to attention implementation {chosen!r}, which would pass its kernels "
             f"over; call model.set_attn_implementation({NAME!r}), or flexformer.restore(model) to have softmax back"
