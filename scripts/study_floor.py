@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 import byte_lm  # noqa: E402  (found through the line above)
 
 import flexformer  # noqa: E402
-from flexformer.experiments.paired import Difference  # noqa: E402
+from flexformer.experiments.paired import Panel  # noqa: E402
 from flexformer.files import write_json, write_text  # noqa: E402
 from flexformer.provenance import commit  # noqa: E402
 
@@ -363,8 +363,8 @@ def _attention_table(everything: list[dict[str, Any]], found: dict[Path, dict[st
     text = [
         "",
         f"Validation loss of every causal attention, {len(SEEDS)} seeds, and the difference to softmax's and to that "
-        "of flexformer-c as it is by default, by seed; a star where it is further from zero than that of equal "
-        "attentions would be in 95 of 100 cases:",
+        "of flexformer-c as it is by default, by seed; a star where it is further from zero than that of any of so "
+        "many equal attentions would be in 95 of 100 cases:",
         "",
         "| attention | variant | mean | standard deviation | to softmax | to flexformer-c | each seed |",
         "|---|---|---|---|---|---|---|",
@@ -377,18 +377,21 @@ def _attention_table(everything: list[dict[str, Any]], found: dict[Path, dict[st
         }
         for attention, label, _ in ATTENTIONS
     }
-    for (attention, label), own in losses.items():
+    panel = Panel({" ".join(name): own for name, own in losses.items()})
+    for name, own in losses.items():
         mean = f"{statistics.mean(own.values()):.3f}" if own else ""
         spread = f"{statistics.stdev(own.values()):.3f}" if len(own) > 1 else ""
-        apart = [_apart(own, losses[base]) if base != (attention, label) else "" for base in BASES]
+        apart = [_apart(panel, name, base) if base != name else "" for base in BASES]
         each = ", ".join(f"{x:.3f}" for x in own.values())
-        text.append(f"| {attention} | {label} | {mean} | {spread} | {' | '.join(apart)} | {each} |")
+        text.append(f"| {' | '.join(name)} | {mean} | {spread} | {' | '.join(apart)} | {each} |")
     return text
 
 
-def _apart(first: dict[int, float], second: dict[int, float]) -> str:
-    found = Difference.of(first, second)
-    return "" if found is None else f"{found.mean:+.3f}{'*' if found.is_clear else ''}"
+def _apart(panel: Panel, *names: tuple[str, str]) -> str:
+    found = panel.difference(*map(" ".join, names))
+    if found is None:
+        return ""
+    return f"{found.mean:+.3f}{'*' if found.is_clear_among(len(panel.scores) - 1) else ''}"
 
 
 def settings(cell: dict[str, Any]) -> str:

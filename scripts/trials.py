@@ -27,7 +27,7 @@ from flexformer.training.language_options import TASK as LANGUAGE
 
 FOLDER = Path(__file__).resolve().parent.parent / "results" / "trials"
 CURVES = ("eval_score", "eval_accuracy", "eval_perplexity", "eval_kl")  # the first of them that a run has
-SILENT = ("_every", "_limit", ".eval_batch_size")  # options that hardly matter
+SILENT = ("_every", ".eval_batch_size", "adapter")  # options that hardly matter
 KEPT = ("task", "attention", "seed", "steps", "tokens", "seconds", "metrics", "commit", "versions", "machine")
 
 
@@ -108,7 +108,8 @@ def _difference(trial: dict[str, Any]) -> str:
     preset, own = essentials(_preset(trial)), trial["options"]
     changed = [name for name in sorted(own.keys() | preset.keys()) if own.get(name) != preset.get(name)]
     shown = [f"{name} {own.get(name, 'off')}" for name in changed if not name.endswith(SILENT)]
-    return ", ".join([trial["attention"], *shown])
+    earlier = [trial["code"]] if "code" in trial else []  # what no option says: a version that is no more
+    return ", ".join([trial["attention"], *shown, *earlier])
 
 
 def main() -> None:

@@ -4,17 +4,21 @@ import functools
 import importlib.util
 import json
 import shutil
+import statistics
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from flexformer.attention import ATTENTIONS, options
 from flexformer.cli import bench_vocabulary
+from flexformer.distill.divergence import LINE
 from flexformer.experiments import judges, verdicts
 from flexformer.experiments.arena_table import ArenaTable
 from flexformer.experiments.curves import DistillationCurves
 from flexformer.experiments.decoder import DecoderStudy
+from flexformer.experiments.digest import digest
 from flexformer.experiments.efficiency_figure import EfficiencyFigure
 from flexformer.experiments.frequencies import FrequencySweep
 from flexformer.experiments.glue_tables import RecoveryTable, TransferTable
@@ -80,6 +84,15 @@ def test_what_to_pick_on_words_is_told_apart_by_seeds():
     assert verdicts.pair(perplexities, judges.HEDGEHOG, judges.S).verdict == "holds (3 seeds)"
 
 
+def test_what_is_picked_for_long_inputs_is_not_first_on_long_range_arena():
+    def is_behind(panel):
+        means = {name: statistics.mean(own.values()) for name, own in panel.scores.items()}
+        assert means[judges.C] < min(means[name] for name in (judges.SOFTMAX, judges.N, "polaformer"))
+        return verdicts.Finding(verdicts.HOLDS)
+
+    judges.on_average(ArenaTable("cpu").results(ROOT / "results")[0], is_behind)
+
+
 def test_a_run_that_several_cells_start_from_is_paid_for_once():
     first = {"digest": "reference", "steps": 300, "seconds": 3600.0}
     cells = [
@@ -101,6 +114,13 @@ def test_cells_say_where_they_are_from_and_what_they_took(experiment):
         if not isinstance(experiment, EfficiencyFigure):  # which trains nothing
             said += [result.steps, result.tokens]
         assert all(said), result.cell
+
+
+def test_cells_are_of_attentions_as_they_are():
+    defaults = {name: options(name) for name in ATTENTIONS} | {"line of the loss": LINE}
+    assert digest(defaults) == "7d0d598a5ec96953", (
+        "a default has changed, which no cell's digest sees: run the cells of that attention again, then change this"
+    )
 
 
 def test_the_table_of_signs_is_that_of_its_record():

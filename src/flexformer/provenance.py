@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +21,7 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
+@functools.cache  # a checkout may change under a process, its code does not
 def commit() -> str | None:
     """The commit of the checkout this package runs from, "-dirty" if it was changed since; None outside of one."""
     package = Path(__file__).resolve().parent

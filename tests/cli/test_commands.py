@@ -181,10 +181,10 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path, place
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full to stand for a full disk")
 @pytest.mark.parametrize("name", ["data list", pytest.param("reproduce params", marks=pytest.mark.slow)])
-def test_output_that_cannot_be_printed_is_one_line(name):
+def test_output_that_cannot_be_printed_is_one_line(name, tmp_path):
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "flexformer", *name.split()]
-        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, cwd=tmp_path)
     assert result.returncode == 1
     assert result.stderr == f"flexformer {name}: error: No space left on device\n"
 

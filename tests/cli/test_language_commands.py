@@ -13,6 +13,8 @@ import flexformer
 from flexformer.cli.bench_vocabulary import markdown
 from flexformer.cli.main import main
 
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
@@ -153,8 +155,8 @@ def test_wrong_text_is_explained_and_nothing_written(tmp_path, capsys):
     assert "use one of cpu, paper-big, paper-small, smoke" in capsys.readouterr().err
 
 
-def test_parameters_stand_beside_the_papers(capsys):
-    assert main(["reproduce", "params", "--json"]) == 0
+def test_parameters_stand_beside_the_papers(capsys, tmp_path):
+    assert main(["reproduce", "params", "--json", "--results", str(tmp_path)]) == 0
     rows = {(row["size"], row["attention"]): row for row in json.loads(capsys.readouterr().out)}
     assert rows["small", "softmax"]["total"] == 41_267_200
     assert rows["big", "softmax"]["total"] == 246_933_504
@@ -164,8 +166,11 @@ def test_parameters_stand_beside_the_papers(capsys):
     assert rows["small", "flexformer-n"]["paper_percent"] == 0.97
     assert rows["small", "flexformer-s"]["layer_percent"] == pytest.approx(100 / 96, rel=3e-3)
     assert rows["big", "flexformer-n"]["layer_percent"] == pytest.approx(100 / 96, rel=3e-3)
-    assert main(["reproduce", "params"]) == 0
+    assert main(["reproduce", "params", "--results", str(tmp_path)]) == 0
     assert "246,933,504" in capsys.readouterr().out
+    for written in (tmp_path / "params").iterdir():
+        kept = (RESULTS / "params" / written.name).read_bytes()
+        assert written.read_bytes() == kept, "run flexformer reproduce params"
 
 
 def test_sweep_over_frequencies_takes_language_models(tmp_path, capfd):

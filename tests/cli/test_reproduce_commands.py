@@ -84,7 +84,9 @@ def test_table2_leaves_a_file_for_each_cell_with_all_that_was_done(table2):
     cells = table2.cells("table2")
     assert set(cells) == {"python-softmax-smoke-seed0", "python-flexformer-n-smoke-seed0"}
     cell = cells["python-flexformer-n-smoke-seed0"]
-    assert " ".join(cell["command"]) == "flexformer train lm --attention flexformer-n --preset smoke --seed 0"
+    assert " ".join(cell["command"]) == (
+        "flexformer train lm --attention flexformer-n --preset smoke --seed 0 --optimizer.lr 0.005"
+    )
     assert (cell["seed"], cell["steps"], cell["examples"], cell["preset"]) == (0, 40, 320, "smoke")
     assert cell["tokens"] == 320 * 64
     assert cell["seconds"] > 0

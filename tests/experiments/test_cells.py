@@ -112,6 +112,9 @@ def test_command_repeats_the_run_from_its_preset(tmp_path):
         "flexformer train lm --attention softmax --preset smoke --seed 0 "
         "--model.attention_options.num_frequencies 8 --optimizer.lr 0.1"
     )
+    plain = cell().stage
+    rate = f"--optimizer.lr {plain.options.optimizer.lr}"
+    assert " ".join(plain.command(tmp_path)).endswith(rate), "a preset's rate may change, that of a run does not"
 
 
 def test_recovery_shares_the_reference_and_depends_on_it(tmp_path):

@@ -73,14 +73,17 @@ def test_any_attention_resumes_exactly_wherever_it_was_killed(tmp_path, attentio
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_interrupted_run_saves_what_it_learned_and_goes_on_later(tmp_path, number):
+def test_interrupted_run_saves_what_it_learned_and_goes_on_later(tmp_path, number, monkeypatch):
     cut = in_own_process(tmp_path / "cut", "rfa", "final", "signal", 13, int(number))
     assert cut.returncode == 128 + number, cut.stderr
     assert "interrupted at step 14; the same command goes on from there" in cut.stdout
     record = json.loads((tmp_path / "cut" / "run.json").read_text())
     assert (record["status"], record["steps"]) == ("interrupted", 14)
     assert (tmp_path / "cut" / "model" / "model.safetensors").exists()
+    monkeypatch.setattr("flexformer.training.record.commit", lambda: "newer")
     train(tmp_path / "cut", "rfa")
+    gone_on = json.loads((tmp_path / "cut" / "run.json").read_text())
+    assert (gone_on["commit"], gone_on["later_commits"]) == (record["commit"], ["newer"])
     train(tmp_path / "whole", "rfa")
     (kept, _, weights), (whole, _, whole_weights) = outcome(tmp_path / "cut"), outcome(tmp_path / "whole")
     assert kept == whole

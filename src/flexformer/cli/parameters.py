@@ -3,48 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-
-from rich.table import Table
+from pathlib import Path
 
 from flexformer.cli.main import console, print_json
-from flexformer.experiments.parameters import Count, counts
+from flexformer.cli.reproduce_frame import screen_table
+from flexformer.experiments.parameters import counts, table, write_table
 
 
-def parameters(json: bool = False) -> int:
+def parameters(json: bool = False, results: Path = Path("results")) -> int:
     """Count the parameters of the paper's language models with every attention, beside the paper's figures.
 
     Nothing is allocated and no data is needed: the vocabulary is that of WikiText-103, 267,744 entries.
 
     Args:
         json: Print JSON instead of a table.
+        results: Where the table goes, as Markdown and LaTeX.
 
     Example:
         flexformer reproduce params --json
     """
     found = counts()
+    shown = table(found)
+    files = write_table(shown, results)
     if json:
         print_json([asdict(count) for count in found])
-    else:
-        console().print(_table(found))
+        return 0
+    screen = console()
+    screen.print(screen_table(shown))
+    screen.print(f"Written: {', '.join(map(str, files))}", soft_wrap=True)
     return 0
-
-
-def _table(found: list[Count]) -> Table:
-    table = Table(title="Parameters of the paper's language models", title_justify="left")
-    table.add_column("size")
-    table.add_column("attention")
-    for heading in ("total", "added", "added %", "paper", "paper %", "of a layer %"):
-        table.add_column(heading, justify="right")
-    for count in found:
-        table.add_row(
-            count.size,
-            count.attention,
-            f"{count.total:,}",
-            f"{count.added:,}",
-            f"{count.added_percent:.3f}",
-            count.paper_total or "–",
-            "–" if count.paper_percent is None else f"{count.paper_percent:.2f}",
-            f"{count.layer_percent:.3f}",
-            end_section=count.attention == found[-1].attention,
-        )
-    return table

@@ -106,7 +106,7 @@ class ArenaTable(Experiment):
         notes = [
             _budget(found),
             *self._parts_note(found),
-            *_chance_note(found),
+            *_learning_notes(found),
             *self._substitute_note(shown, found),
             *_contours_note(found),
         ]
@@ -173,27 +173,54 @@ def averages(by_task: Sequence[Mapping[int, float]]) -> dict[int, float]:
 def _budget(found: Sequence[Result]) -> str:
     seeds = sorted({result.seed for result in found})
     shown = f"; seeds {', '.join(map(str, seeds))}" if seeds else ""
+    last = {r.selected_step == r.steps for r in found} == {True}
+    tested = " What is tested is the model after the last step." if last else ""
     return (
-        f"Each task has one schedule, equal for all attentions{shown}. Mean ± standard deviation where there are "
-        "several seeds; an empty cell was not run, and the average is of complete rows only, over the seeds that all "
-        "tasks have."
+        f"Each task has one schedule, equal for all attentions{shown}.{tested} Mean ± standard deviation where there "
+        "are several seeds; an empty cell was not run, and the average is of complete rows only, over the seeds that "
+        "all tasks have."
     )
 
 
-def _chance_note(found: Sequence[Result]) -> list[str]:
-    """Tasks that no attention has learned: their accuracies tell nothing apart."""
-    guessed = []
+def simple_rule(result: Result) -> float:
+    """The share that is right without attending to anything."""
+    task, own = result.labels["task"], result.options
+    known = {SUBSTITUTE: COUNTS.get(own.get(LENGTH, 0)), "pathfinder": DISTANCE.get(own.get(CONTOUR, 0))}
+    return known.get(task) or CHANCE[task]
+
+
+def has_learned(result: Result) -> bool:
+    """Whether it is clearly above the simple rule."""
+    rule = simple_rule(result)
+    # 2,000 test examples or more: one in a thousand guesses is further off than this.
+    return bool(result.metrics["test_accuracy"] >= rule + 3.1 * math.sqrt(rule * (1 - rule) / 2000))
+
+
+def stuck(found: Sequence[Result]) -> dict[str, list[str]]:
+    """By task, attentions with a run that is no better than the simple rule, where some other run is."""
+    behind: dict[str, list[str]] = {}
     for task in TITLES:
         own = [r for r in found if r.labels["task"] == task]
-        if not own:
-            continue
-        chance = max(DISTANCE.get(r.options.get(CONTOUR, 0), CHANCE[task]) for r in own)
-        # 2,000 test examples or more: one in a thousand guesses is further off than this.
-        if max(r.metrics["test_accuracy"] for r in own) < chance + 3.1 * math.sqrt(chance * (1 - chance) / 2000):
-            guessed.append(TITLES[task])
-    if not guessed:
-        return []
-    return [f"At chance for every attention that was run, and so only noise: {', '.join(guessed)}."]
+        names = {r.labels["attention"] for r in own if not has_learned(r)}
+        if names and any(has_learned(r) for r in own):
+            behind[task] = list(ordered(sorted(names)))
+    return behind
+
+
+def _learning_notes(found: Sequence[Result]) -> list[str]:
+    """What tells nothing about attentions, or only that they had not learned a task when training ended."""
+    notes = []
+    tried = {r.labels["task"] for r in found}
+    unlearned = tried - {r.labels["task"] for r in found if has_learned(r)}
+    if unlearned:
+        names = ", ".join(TITLES[task] for task in TITLES if task in unlearned)
+        notes.append(
+            f"No run is better than chance, or than the rule below, on {names}, which tells little of attentions."
+        )
+    if behind := stuck(found):
+        names = "; ".join(f"{', '.join(each)} on {TITLES[task]}" for task, each in behind.items())
+        notes.append(f"Some run was no better than chance or the rule below: {names}.")
+    return notes
 
 
 def _contours_note(found: Sequence[Result]) -> list[str]:

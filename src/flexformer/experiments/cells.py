@@ -160,6 +160,7 @@ class TrainedCell(Cell):
             details=dict(details),
             stages=[_earlier(stage, output) for stage in before],
             options=last.essentials,
+            later_commits=record.later_commits,
         )
 
 
@@ -244,6 +245,7 @@ def _earlier(stage: Stage, output: Path) -> dict[str, Any]:
         "command": portable(stage.command(output)),
         "commit": where,
         "dirty": dirty,
+        "later_commits": record.later_commits,
         "steps": record.steps,
         "tokens": record.tokens,
         "seconds": round(record.seconds, 1),

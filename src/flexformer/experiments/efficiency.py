@@ -18,6 +18,7 @@ from flexformer.bench.attention import measurement
 from flexformer.bench.memory import Memory, Probe
 from flexformer.bench.model import VOCABULARY, WARM_UP_LENGTH, ModelOptions, measure_model, unfused_softmax
 from flexformer.bench.operations import SDPA, UNFUSED
+from flexformer.bench.record import describe_machine, load
 from flexformer.bench.timing import Failure, alternate, fixed_threads
 from flexformer.models import DualEncoder, DualEncoderConfig
 
@@ -26,9 +27,9 @@ FORWARD = "forward"
 
 def measure_steps(**options: Any) -> dict[str, Any]:
     """A training step of every row, measured in turn; options as of `flexformer bench model`."""
-    started = time.perf_counter()
+    started, load_before = time.perf_counter(), load()
     found = measure_model(ModelOptions(**{**options, "rows": tuple(options["rows"])}))
-    return {**found, "seconds": time.perf_counter() - started}
+    return _described(found, started, load_before)
 
 
 def measure_forward(
@@ -45,7 +46,7 @@ def measure_forward(
     timeout: float = 300.0,
 ) -> dict[str, Any]:
     """A forward pass of every row at one length, measured in turn: time, and peak memory in processes of their own."""
-    started = time.perf_counter()
+    started, load_before = time.perf_counter(), load()
     sizes = {"layers": layers, "width": width, "feed_forward": feed_forward, "heads": heads, "pairs": pairs}
     memories: dict[str, Memory] = {}
     notes: dict[str, str] = {}
@@ -66,7 +67,13 @@ def measure_forward(
         this = measurement(row, "softmax", length, FORWARD, timing, memories.get(row), note)
         del this["family"]
         measured.append(this)
-    return {"measurements": measured, "seconds": time.perf_counter() - started}
+    return _described({"measurements": measured}, started, load_before)
+
+
+def _described(found: dict[str, Any], started: float, load_before: float | None) -> dict[str, Any]:
+    """What was measured, with what times depend on."""
+    seconds = time.perf_counter() - started
+    return {**found, "hardware": describe_machine(), "load_before": load_before, "seconds": seconds}
 
 
 def forward_pass(row: str, length: int, sizes: dict[str, int]) -> Callable[[], Tensor]:

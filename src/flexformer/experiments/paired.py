@@ -63,13 +63,16 @@ class Panel:
     """Scores of several attentions by seed, higher is better.
 
     What a run scores is taken for the sum of what its attention and its seed do, and of noise that is equally large for
-    all: so an attention that was run once can be compared too, once others were run several times.
+    all: so an attention that was run once can be compared too, once others were run several times. Attentions that may
+    or may not learn a task vary by more; they are compared by their own differences alone.
 
     Args:
         scores: By attention and seed.
+        unsteady: Names of such attentions.
     """
 
     scores: Mapping[str, Mapping[int, float]]
+    unsteady: frozenset[str] = frozenset()
 
     def __contains__(self, name: str) -> bool:
         return name in self.scores
@@ -80,7 +83,7 @@ class Panel:
 
     def only(self, *names: str) -> Panel:
         """Some of the attentions, where others' noise is known to be of another size."""
-        return Panel({name: self.scores[name] for name in names if name in self.scores})
+        return Panel({name: self.scores[name] for name in names if name in self.scores}, self.unsteady)
 
     def common(self, *names: str) -> list[int]:
         """Seeds that all of them have."""
@@ -89,7 +92,8 @@ class Panel:
     @cached_property
     def noise(self) -> tuple[float, int] | None:
         """Standard deviation and its degrees of freedom; None where no seed repeats another."""
-        names, seeds = sorted(self.scores), sorted({seed for own in self.scores.values() for seed in own})
+        names = sorted(self.scores.keys() - self.unsteady)
+        seeds = sorted({seed for name in names for seed in self.scores[name]})
         runs = [(name, seed) for name in names for seed in sorted(self.scores[name])]
         effects = np.array([[*(name == n for n in names), *(seed == s for s in seeds)] for name, seed in runs], float)
         values = np.array([self.scores[name][seed] for name, seed in runs])
@@ -104,6 +108,9 @@ class Panel:
         common = self.common(first, second)
         if not common:
             return None
+        if self.unsteady & {first, second}:
+            wanted = {seed: share * value + margin for seed, value in self.scores[second].items()}
+            return Difference.of(self.scores[first], wanted)
         apart = mean(self.scores[first][seed] - share * self.scores[second][seed] for seed in common) - margin
         if self.noise is None:
             return Difference(apart, len(common))

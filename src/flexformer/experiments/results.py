@@ -50,6 +50,8 @@ class Result:
     """runs that had to come first: command, commit, steps, tokens, seconds and metrics of each"""
     options: dict[str, Any] = field(default_factory=dict)
     """what the digest is of, by dotted name"""
+    later_commits: list[str] = field(default_factory=list)
+    """of code that went on with a run that was cut off, where it was not the same"""
 
 
 def write(path: Path, result: Result) -> None:

@@ -40,6 +40,7 @@ JOBS: dict[str, Callable[[Any], Job]] = {
     "finetune": finetune_job,
 }
 REFERENCE = "stage:"
+VARIED = ("attention", "preset", "seed", "optimizer.lr")
 
 
 @dataclass(frozen=True)
@@ -117,13 +118,13 @@ class Stage:
         return not differences(record.options, wanted)  # exactly the same, or it could not go on
 
     def command(self, output: Path) -> list[str]:
-        """The command line that does the same: a preset, and what differs from it."""
+        """The command line that does the same: a preset, what differs from it, and what experiments vary."""
         options = self.resolved(output)
         given = _start(self.kind, options)
         preset = flat(_preset(self.kind, options).as_dict())
         skipped = {"base", "task", "text"} | IRRELEVANT
         for name, value in flat(options.as_dict()).items():
-            if name not in skipped and (name in ("attention", "preset", "seed") or value != preset.get(name)):
+            if name not in skipped and (name in VARIED or value != preset.get(name)):
                 given += [f"--{name}", _word(value)]
         return given
 

@@ -6,7 +6,7 @@ their difference could be noise, or where no seed was repeated, so that nobody k
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
@@ -56,7 +56,13 @@ def decided(found: Difference | None) -> Finding:
     return Finding(UNDECIDED, seeds=found.seeds, remark=f"{seeds(found.seeds)} cannot tell")
 
 
-def by_attention(found: Sequence[Result], metric: str, factor: float, tasks: Sequence[str | None] = (None,)) -> Panel:
+def by_attention(
+    found: Sequence[Result],
+    metric: str,
+    factor: float,
+    tasks: Sequence[str | None] = (None,),
+    unsteady: Collection[str] = (),
+) -> Panel:
     """Of each attention that has all tasks, the means over them for every seed that it has them with."""
     result = {}
     for name in sorted({r.labels["attention"] for r in found}):
@@ -64,7 +70,7 @@ def by_attention(found: Sequence[Result], metric: str, factor: float, tasks: Seq
         by_task = [{r.seed: factor * r.metrics[metric] for r in own if r.labels.get("task") == task} for task in tasks]
         if found_for := averages(by_task):
             result[name] = found_for
-    return Panel(result)
+    return Panel(result, frozenset(unsteady))
 
 
 def figures_of(found: Panel, ours: str, theirs: str, also: Sequence[str] = (), digits: int = 2) -> str:
@@ -107,8 +113,10 @@ def beats(found: Panel, ours: str, others: Sequence[str], also: Sequence[str] = 
     level = [name for name, lead in known.items() if not (lead.mean > 0 and lead.is_clear)]
     if not level:
         return Finding(HOLDS, figures, fewest)
-    unknown = any(lead.error is None for lead in known.values())
-    return Finding(UNDECIDED, figures, fewest, "one seed" if unknown else f"level with {', '.join(level)}")
+    once = [name for name in level if known[name].error is None]
+    if once:
+        return Finding(UNDECIDED, figures, fewest, "one seed" if once == level else f"one seed of {', '.join(once)}")
+    return Finding(UNDECIDED, figures, fewest, f"level with {', '.join(level)}")
 
 
 def together(findings: Mapping[str, Finding]) -> Finding:

@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+from flexformer.provenance import commit
+
 POLL_SECONDS = 0.2
 FAILED, SIGNAL_STATUS = 1, 128
 JOBS_INPUT = 0
@@ -35,6 +37,7 @@ def can_fork() -> bool:
 def serve() -> None:
     """Answer jobs until there are no more."""
     importlib.import_module("sympy")  # torch would import it at every child's first backward
+    commit()  # that of the code which is imported here, whatever happens to the checkout before the last job
     if can_fork():
         for module in ("flexformer.training", "flexformer.distill.procedures"):
             importlib.import_module(module)

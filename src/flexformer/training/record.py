@@ -67,6 +67,8 @@ class Record:
     commit: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
+    later_commits: list[str] = field(default_factory=list)
+    """of code that went on with a run that other code had begun"""
 
     @classmethod
     def begin(cls, options: Settings, command: list[str]) -> Record:
@@ -82,6 +84,12 @@ class Record:
             versions=versions(*PACKAGES),
             machine=machine(),
         )
+
+    def goes_on(self) -> None:
+        """Note the code that goes on with the run, where it is not that of the piece before."""
+        now = commit()
+        if now is not None and now != [self.commit, *self.later_commits][-1]:
+            self.later_commits.append(now)
 
 
 class RunFolder:
@@ -136,7 +144,8 @@ class RunFolder:
             raise
         except (ValueError, TypeError, RecursionError) as error:
             raise RunFolderError(f"{self.record_file}: not the record of a run: {error}") from error
-        for name, kind in (("options", dict), ("metrics", dict), ("machine", dict), ("task", str), ("status", str)):
+        kinds = {"options": dict, "metrics": dict, "machine": dict, "task": str, "status": str, "later_commits": list}
+        for name, kind in kinds.items():
             if not isinstance(getattr(record, name), kind):
                 raise RunFolderError(f"{self.record_file}: not the record of a run: {name} is not a {kind.__name__}")
         return record

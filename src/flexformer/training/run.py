@@ -79,6 +79,8 @@ def run_job(job: Job, output: Path, console: Console, command: list[str] | None 
         model = job.model()
         if record is None:
             record = folder.begin(options, command or []) if first else Record.begin(options, [])
+        else:
+            record.goes_on()
         if first:
             folder.lay_out(options)
         return _train(job, model, folder, record, console, first)
