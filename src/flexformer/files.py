@@ -41,17 +41,23 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` write into a folder beside `path`, which then takes its place."""
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
+    room = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
+    new, old = room / "new", room / "old"
     try:
-        fill(temporary)
-        for made in (temporary, *temporary.rglob("*")):  # some writers let nobody else read
+        new.mkdir()
+        fill(new)
+        for made in (new, *new.rglob("*")):  # some writers let nobody else read
             made.chmod((0o777 if made.is_dir() else 0o666) & ~_umask())
-        if path.exists():
-            shutil.rmtree(path)
-        os.replace(temporary, path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        try:
+            if path.exists():
+                os.replace(path, old)
+            os.replace(new, path)
+        except BaseException:
+            if old.exists() and not path.exists():
+                os.replace(old, path)
+            raise
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
 
 
 def _umask() -> int:

@@ -190,14 +190,19 @@ def test_softmax_equals_the_formula():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("magnitude", [1e-6, 1.0, 1e4])
-def test_softmax_makes_no_nan_of_any_magnitude(dtype, magnitude):
+@pytest.mark.parametrize("length", [30, 300])
+@pytest.mark.parametrize("magnitude", [1e-6, 1.0, 1e4, 6e4, 1e19])
+def test_softmax_makes_no_nan_of_any_magnitude(dtype, magnitude, length):
     mechanism = module("softmax").mechanism
-    leaves = [(torch.randn(2, 4, 30, 8) * magnitude).clamp(-1e4, 1e4).to(dtype).requires_grad_() for _ in range(3)]
-    key_mask = torch.rand(2, 30) > 0.5
+    half = dtype == torch.float16  # whose gradients cannot hold more
+    magnitude, largest = (min(magnitude, 1e4), 1e4) if half else (magnitude, 3 * magnitude)
+    leaves = [torch.randn(2, 4, length, 8) * size for size in (magnitude, magnitude, min(magnitude, 1e4))]
+    leaves = [x.clamp(-largest, largest).to(dtype).requires_grad_() for x in leaves]
+    key_mask = torch.rand(2, length) > 0.5
     key_mask[0] = False
     for is_causal in (False, True):
         plain = mechanism(*leaves, x=torch.empty(0), is_causal=is_causal)
+        assert torch.isfinite(plain).all()
         for gradient in torch.autograd.grad(plain, leaves, torch.full_like(plain, 1e-3)):
             assert torch.isfinite(gradient).all()
         out = mechanism(*leaves, x=torch.empty(0), key_mask=key_mask, is_causal=is_causal)

@@ -145,6 +145,18 @@ def test_inputs_of_ten_thousand_stay_finite(name: str, dtype: torch.dtype, lengt
             assert all(g.isfinite().all() for g in gradients(out, upstream, *leaves))
 
 
+@every_mechanism
+@pytest.mark.parametrize("length", [6, 50])
+def test_queries_and_keys_of_any_size_stay_finite(name: str, length: int) -> None:
+    module = build(name)
+    for size in (1e10, 1e19, 1e38):
+        q, k, v, x = inputs(length)
+        leaves = [t.requires_grad_() for t in (q.clamp(-3, 3) * size, k.clamp(-3, 3) * size, v, x)]
+        out = run(module, *leaves)
+        assert out.isfinite().all()
+        assert all(g.isfinite().all() for g in gradients(out, torch.ones_like(out), *leaves))
+
+
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.data())
 def test_no_mask_or_scale_makes_a_nan(data: st.DataObject) -> None:

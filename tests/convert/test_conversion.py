@@ -153,6 +153,15 @@ def test_options_of_the_user_go_before_those_of_conversion():
     assert kernel.tau.exp().tolist() == pytest.approx([2 / 0.5] * 4)
 
 
+def test_a_tau_of_the_users_own_is_not_matched(tmp_path):
+    model = converted("bert", "flexformer-n", tau=3.0)
+    (_, kernel), *_ = flexformer.convert.kernels(model)
+    assert kernel.tau.tolist() == [3.0] * 4
+    flexformer.save_adapter(model, tmp_path / "adapter")
+    again = flexformer.load_adapter(build("bert"), tmp_path / "adapter")
+    torch.testing.assert_close(output(again, **inputs("bert")), output(model, **inputs("bert")))
+
+
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_layers_left_out_stay_softmax(family):
     model, arguments = build(family), inputs(family)

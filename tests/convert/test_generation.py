@@ -97,6 +97,7 @@ def test_a_mask_may_have_room_for_tokens_to_come(which):
     mask = torch.cat((prompt["attention_mask"], torch.zeros(2, 12, dtype=torch.long)), dim=1)
     with torch.no_grad():
         expected = model(**prompt).logits
+        without_cache = model(prompt["input_ids"], attention_mask=mask, use_cache=False).logits
         found = []
         for start, end in ((0, 13), (13, 20)):
             mask[:, 13:20] = int(end == 20)
@@ -104,6 +105,7 @@ def test_a_mask_may_have_room_for_tokens_to_come(which):
             found.append(model(ids, attention_mask=mask, past_key_values=cache, use_cache=True).logits)
     visible = prompt["attention_mask"][..., None]
     torch.testing.assert_close(torch.cat(found, 1) * visible, expected * visible)
+    torch.testing.assert_close(without_cache * visible, expected * visible)
 
 
 def test_cache_of_states_alone_can_be_passed_in():

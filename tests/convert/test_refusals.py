@@ -142,6 +142,7 @@ def test_attention_that_cannot_replace_a_pretrained_one_is_refused(attention):
     [
         ({"attention": "flexformer"}, ValueError, r"attention 'flexformer' is unknown; use one of softmax"),
         ({"attention": "linear", "num_frequencies": 3}, TypeError, r"option 'num_frequencies' is unknown"),
+        ({"attention": "softmax", "floor": 3}, TypeError, r"option 'floor' is unknown to attention 'softmax'"),
         ({"num_frequencies": 0}, ValueError, r"num_frequencies 0 is too small"),
         ({"num_frequencies": torch.tensor(3)}, TypeError, r"cannot be saved as JSON"),
         ({"layers": [2]}, ValueError, r"layers has 2; BertModel has 2, so use numbers from 0 to 1"),

@@ -184,7 +184,7 @@ def test_hedgehog_starts_at_the_identity_and_follows_the_formula():
 
 @pytest.mark.parametrize(
     ("options", "count"),
-    [({}, 64), ({"bias": True}, 72), ({"tied": False}, 128), ({"bias": True, "tied": False}, 144)],
+    [({}, 64), ({"use_bias": True}, 72), ({"tied": False}, 128), ({"use_bias": True, "tied": False}, 144)],
 )
 def test_hedgehog_has_the_published_parameter_counts(options, count):
     kernel = kernels.build("hedgehog", 3, 8, **options)
@@ -198,7 +198,7 @@ def test_a_wide_hedgehog_starts_with_rows_that_differ():
 
 
 def test_an_untied_hedgehog_maps_keys_their_own_way():
-    kernel = kernels.build("hedgehog", 2, 8, tied=False, bias=True)
+    kernel = kernels.build("hedgehog", 2, 8, tied=False, use_bias=True)
     with torch.no_grad():
         kernel.key_map.normal_()
         kernel.key_map_bias.normal_()
@@ -253,7 +253,7 @@ def test_a_wrong_option_is_named(name, options, message):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("hedgehog", {"bias": "no"}, "bias 'no' is not a bool"),
+        ("hedgehog", {"use_bias": "no"}, "use_bias 'no' is not a bool"),
         ("performer", {"orthogonal": 1}, "orthogonal 1 is not a bool"),
         ("polaformer", {"alpha": "a"}, "alpha 'a' is not a number"),
         ("flexformer-n", {"floor": "0.1"}, "floor '0.1' is not a number"),

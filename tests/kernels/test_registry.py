@@ -1,10 +1,13 @@
 """Kernels by name, from here and from elsewhere."""
 
+import inspect
+
 import pytest
 import torch
 
 import flexformer
-from flexformer import kernels
+from flexformer import MultiheadAttention, kernels
+from flexformer.kernels.registry import TAKEN
 
 
 class Square(kernels.Kernel):
@@ -50,6 +53,19 @@ def test_the_same_class_once_more_replaces_itself(square):
     again = type("Square", (Square,), {"__qualname__": Square.__qualname__, "__module__": Square.__module__})
     assert kernels.register("square")(again) is again
     assert type(kernels.build("square", 2, 8)) is again
+
+
+def test_options_that_modules_take_themselves_are_refused():
+    taken = set(inspect.signature(MultiheadAttention).parameters) - {"options", "num_heads", "head_dim"}
+    assert taken == TAKEN
+
+    class Biased(Square):
+        def __init__(self, num_heads, head_dim, bias=False):
+            super().__init__(num_heads, head_dim)
+
+    with pytest.raises(ValueError, match="Biased has an option 'bias', which MultiheadAttention has too"):
+        kernels.register("biased")(Biased)
+    assert "biased" not in kernels.names()
 
 
 def test_only_kernels_register():

@@ -119,6 +119,22 @@ def test_loss_is_the_mean_surprise_of_the_next_token(changes):
     torch.testing.assert_close(part, expected.sum() / 1000)
 
 
+@pytest.mark.parametrize("name", ["labels", "shift_labels", "position_ids"])
+def test_what_does_not_fit_the_tokens_is_named(name):
+    ids = torch.randint(3, 61, (2, 9))
+    with pytest.raises(ValueError, match=rf"{name} has shape \(2, 8\); input_ids has \(2, 9\)"):
+        language_model()(ids, **{name: ids[:, :8]})
+
+
+def test_a_text_without_labels_costs_nothing():
+    ids = torch.randint(3, 61, (2, 9))
+    model = language_model()
+    loss = model(ids, labels=torch.full_like(ids, -100)).loss
+    loss.backward()
+    assert loss.item() == 0
+    assert all(p.grad is None or torch.isfinite(p.grad).all() for p in model.parameters())
+
+
 def test_labels_cannot_be_given_twice():
     ids = prompts()["input_ids"]
     with pytest.raises(ValueError, match="labels and shift_labels both given"):

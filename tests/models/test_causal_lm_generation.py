@@ -129,6 +129,17 @@ def test_snapshot_takes_a_cache_back_in_memory_and_from_a_file(attention, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["state.safetensors"]
 
 
+@pytest.mark.parametrize("attention", ["softmax", "flexformer-n"])
+def test_snapshot_of_padded_texts_is_saved_too(attention, tmp_path):
+    model, prompt = language_model(attention), prompts()
+    with torch.no_grad():
+        cache = model(**prompt, use_cache=True).past_key_values
+        taken = snapshots.take(cache)
+        snapshots.save(taken, tmp_path / "state.safetensors")
+    for state, loaded in zip(taken.states, snapshots.load(tmp_path / "state.safetensors").states, strict=True):
+        assert all(torch.equal(torch.as_tensor(x), torch.as_tensor(y)) for x, y in zip(state, loaded, strict=True))
+
+
 def test_what_is_no_snapshot_is_refused(tmp_path):
     with pytest.raises(ValueError, match="states in 0 of 0 layers"):
         snapshots.take(RecurrentCache())

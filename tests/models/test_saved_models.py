@@ -38,6 +38,28 @@ def test_classifier_is_the_same_after_saving_and_loading(attention, tmp_path):
     assert torch.equal(logits(model, IDS), logits(loaded, IDS))
 
 
+@pytest.mark.parametrize(
+    ("attention", "more"),
+    [
+        ("flexformer-n", {"centres": True}),
+        ("flexformer-c", {"centres": True}),
+        ("flexformer-s", {"phase_bias": True}),
+        ("hedgehog", {"tied": False}),
+    ],
+)
+def test_what_is_in_a_file_is_kept_where_an_option_adds_to_it(attention, more, tmp_path):
+    model = classifier(attention)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.25)
+    model.save_pretrained(tmp_path)
+    loaded = Classifier.from_pretrained(tmp_path, attention_options=more)
+    found = loaded.state_dict()
+    assert len(found) > len(model.state_dict())
+    for name, value in model.state_dict().items():
+        assert torch.equal(found[name], value), name
+
+
 def test_dual_encoder_is_the_same_after_saving_and_loading(tmp_path):
     model = dual_encoder(interaction="concatenation", pooling="first")
     model.save_pretrained(tmp_path)

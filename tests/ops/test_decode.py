@@ -21,6 +21,17 @@ def pointers(state):
 
 
 @torch.no_grad()
+def test_a_state_that_nothing_was_added_to_is_a_copy(kernel_name):
+    kernel = build(kernel_name)
+    q, k, v = (torch.randn(1, 2, 9, 8, dtype=torch.float64) for _ in range(3))
+    _, before = linear_attention(q, k, v, kernel, return_state=True)
+    kept = [x.clone() for x in before]
+    _, after = linear_attention(q, k[:, :, :0], v[:, :, :0], kernel, initial_state=before, return_state=True)
+    linear_attention(q, k, v, kernel, initial_state=after, update_state=True)
+    assert all(torch.equal(x, y) for x, y in zip(before, kept, strict=True))
+
+
+@torch.no_grad()
 def test_steps_in_place_equal_the_whole(kernel_name):
     kernel = build(kernel_name)
     q = torch.randn(2, 4, 30, 8, dtype=torch.float64)

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from flexformer import kernels
 from flexformer.ops import State, linear_attention, merge, reference_attention
@@ -53,6 +54,32 @@ def test_half_precision_loses_only_what_rounding_takes(kernel_name, dtype, is_ca
     for actual, wanted in zip(gradients, torch.autograd.grad(expected, exact, cotangent.double()), strict=True):
         assert actual.dtype == dtype
         assert rms_error(actual, wanted) < 5e-3
+
+
+@pytest.mark.parametrize("length", [0, 1, 64, 100])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_batch_of_nothing_gives_nothing(kernel_name, is_causal, length):
+    kernel = varied(kernel_name)
+    q = torch.randn(0, 2, length, 8, dtype=torch.float64, requires_grad=True)
+    out, state = linear_attention(q, q, q, kernel, is_causal, return_state=True)
+    assert out.shape == q.shape
+    assert state.S.shape[0] == 0
+    out.sum().backward()
+    assert q.grad.shape == q.shape
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_forward_mode_gives_the_directional_derivative_at_any_length(kernel_name, is_causal):
+    kernel = varied(kernel_name)
+    for length in (10, 100):
+        q, k, v, tangent = (torch.randn(1, 2, length, 8, dtype=torch.float64) for _ in range(4))
+        with forward_ad.dual_level():
+            out = linear_attention(forward_ad.make_dual(q, tangent), k, v, kernel, is_causal)
+            found = forward_ad.unpack_dual(out).tangent
+        leaf = q.requires_grad_()
+        cotangent = torch.randn_like(v)
+        (gradient,) = torch.autograd.grad(linear_attention(leaf, k, v, kernel, is_causal), leaf, cotangent)
+        torch.testing.assert_close((found * cotangent).sum(), (gradient * tangent).sum(), rtol=1e-8, atol=1e-10)
 
 
 def rms_error(actual, expected):

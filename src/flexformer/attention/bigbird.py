@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..kernels.base import require_count, require_positive_int
+from ..kernels.base import bounded, require_count, require_positive_int
 from ..kernels.weights import full_precision
 from .mechanism import Mechanism
 
@@ -142,7 +142,7 @@ class BigBirdAttention(Mechanism):
         return torch.cat([ends[:, :, :size], middle.flatten(2, 3), ends[:, :, size:]], dim=2)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
-        logits = (query * self.head_dim**-0.5) @ key.transpose(-1, -2)
+        logits = (bounded(query) * self.head_dim**-0.5) @ bounded(key).transpose(-1, -2)
         logits = logits.masked_fill(~visible, torch.finfo(logits.dtype).min)
         return F.dropout(logits.softmax(dim=-1), self.dropout, self.training) @ value
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..kernels.base import require_count, require_even
+from ..kernels.base import bounded, require_count, require_even
 from ..kernels.weights import full_precision
 from .mechanism import Mechanism
 
@@ -114,7 +114,7 @@ class LongformerAttention(Mechanism):
         return out.flatten(2, 3)[:, :, :length]
 
     def _attend(self, query: Tensor, key_t: Tensor, value: Tensor, visible: Tensor) -> Tensor:
-        logits = (query * self.head_dim**-0.5) @ key_t
+        logits = (bounded(query) * self.head_dim**-0.5) @ bounded(key_t)
         logits = logits.masked_fill(~visible, torch.finfo(logits.dtype).min)
         return F.dropout(logits.softmax(dim=-1), self.dropout, self.training) @ value
 

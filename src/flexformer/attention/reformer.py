@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..kernels.base import require_even, require_positive_int
+from ..kernels.base import bounded, require_even, require_positive_int
 from ..kernels.weights import full_precision
 from .mechanism import Mechanism
 
@@ -81,7 +81,7 @@ class ReformerAttention(Mechanism):
         valid = q.new_ones(batch, length, dtype=torch.bool) if key_mask is None else key_mask
         hidden = ~valid[:, None, :, None]
         with full_precision(q):
-            shared = q.to(dtype).masked_fill(hidden, 0.0)
+            shared = bounded(q).masked_fill(hidden, 0.0)
             value = v.to(dtype).masked_fill(hidden, 0.0)
             if length <= self.chunk_length:
                 position = torch.arange(length, device=q.device)

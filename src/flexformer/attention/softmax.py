@@ -10,7 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..kernels.base import LARGEST_INPUT
 from .mechanism import Mechanism
+
+LARGEST_LOGIT = 1e6  # beyond, torch's fused backward pass is not safe
 
 
 class SoftmaxState(NamedTuple):
@@ -46,7 +49,8 @@ class SoftmaxAttention(Mechanism):
         dropout = self.dropout if self.training else 0.0
         rows, keys = q.shape[2], k.shape[2]
         if key_mask is None and (not is_causal or rows == keys) and keys:
-            with _backend(q):
+            q, k, backend = _made_safe(q, k, q)
+            with backend:
                 return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=is_causal)
         visible = torch.ones(1, 1, rows, keys, dtype=torch.bool, device=q.device)
         if is_causal:
@@ -60,7 +64,10 @@ class SoftmaxAttention(Mechanism):
         if not keys:
             return q.new_zeros(*q.shape[:3], v.shape[3])
         # A softmax over nothing is NaN: let such rows see everything, then discard them.
-        with _backend(q):
+        # Queries of padding, where these and keys are of the same tokens, have no say in how others are computed.
+        seen = q if key_mask is None or rows != keys else q.masked_fill(~key_mask[:, None, :, None], 0.0)
+        q, k, backend = _made_safe(q, k, seen)
+        with backend:
             out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible | empty, dropout_p=dropout)
         return out.masked_fill(empty, 0.0)
 
@@ -90,13 +97,24 @@ class SoftmaxAttention(Mechanism):
         return out, SoftmaxState(k, v, key_mask)
 
 
-def _backend(q: Tensor) -> AbstractContextManager[None]:
-    """In float16 on CPUs, torch's form that keeps its weights.
+def _made_safe(q: Tensor, k: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, AbstractContextManager[None]]:
+    """Queries, keys and the form of torch's that is safe for keys and the queries that are `seen`, on a CPU.
 
-    The fused one computes them again in the backward pass. Rounded another way, logits of a million and more differ
-    enough for weights far above one, whose gradients float16 cannot hold.
+    The fused form computes weights again in the backward pass. Rounded another way, logits of a million and more differ
+    enough for weights far above one; the form that keeps its weights is used for these, and for float16, which could
+    not hold their gradients. Inputs whose products are beyond float32 are clipped. Where values cannot be looked at,
+    and in steps of decoding, which would take longer, nothing is done.
     """
-    return sdpa_kernel(SDPBackend.MATH) if q.dtype == torch.float16 and q.device.type == "cpu" else nullcontext()
+    usual: AbstractContextManager[None] = nullcontext()
+    hidden = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if q.device.type != "cpu":
+        return q, k, usual
+    if not hidden and q.shape[2] > 1 and q.numel() and k.numel():
+        sizes = [float(torch.linalg.vector_norm(x.detach(), torch.inf)) for x in (seen, k)]
+        if sizes[0] * sizes[1] * q.shape[3] ** 0.5 > LARGEST_LOGIT:
+            most = min(LARGEST_INPUT, torch.finfo(q.dtype).max)
+            return q.clamp(-most, most), k.clamp(-most, most), sdpa_kernel(SDPBackend.MATH)
+    return q, k, sdpa_kernel(SDPBackend.MATH) if q.dtype == torch.float16 else usual
 
 
 def _mask(k: Tensor, key_mask: Tensor | None) -> Tensor:

@@ -98,7 +98,7 @@ def attend(
     key_mask = None
     if attention_mask is not None:
         # The mask covers all positions so far, and may have room for more; a state has done with those before these.
-        end = attention_mask.shape[1] if layer is None else min(attention_mask.shape[1], layer.length)
+        end = key.shape[2] if layer is None else min(attention_mask.shape[1], layer.length)
         key_mask = attention_mask[:, end - key.shape[2] : end].expand(key.shape[0], -1)
     if module.training and state is None:
         kernel.redraw_for_training()

@@ -50,7 +50,8 @@ def load_model(
     summary = getattr(config, CONFIG_KEY, None)
     if adapter is None and summary is None:
         raise ValueError(
-            f"{name} is a model that was not converted; name an adapter, or convert it with flexformer.convert"
+            f"{name} is a model that was not converted, or of which only a part was; name an adapter, or convert the "
+            "whole with flexformer.convert"
         )
     model = _load_quietly(model_class(config), name, options, has_kernels=summary is not None)
     if adapter is not None:

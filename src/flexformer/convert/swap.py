@@ -90,6 +90,8 @@ def convert_model(
     sites = find_sites(base, example_inputs)
     chosen = choose(base, sites, layers)
     options = json_options(options)
+    if attention == "softmax" and options:
+        raise TypeError(f"option {next(iter(options))!r} is unknown to attention 'softmax', which has none")
     made = [build_kernel(attention, sites[i], options) for i in chosen] if attention != "softmax" else []
     attach(base, Conversion(attention, in_effect(attention, options, made), chosen, sites, []), made)
 
@@ -199,7 +201,16 @@ def json_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def kernel_options(attention: str, site: Site, options: Mapping[str, Any]) -> dict[str, Any]:
     """The user's options, over what the kernel starts with to approximate softmax at the model's own scaling."""
     start = {"scaling": site.scaling} if "scaling" in kernels.options(attention) else {}
-    return start | kernels.conversion_options(attention) | dict(options)
+    return start | _starts(attention, options) | dict(options)
+
+
+def _starts(attention: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a kernel starts with to approximate softmax, where the user's options leave room for it."""
+    return {
+        name: value
+        for name, value in kernels.conversion_options(attention).items()
+        if not (name == "match_tau" and options.get("tau") is not None)
+    }
 
 
 def in_effect(attention: str, options: Mapping[str, Any], made: list[Kernel]) -> dict[str, Any]:
@@ -210,7 +221,7 @@ def in_effect(attention: str, options: Mapping[str, Any], made: list[Kernel]) ->
     if not made:
         return dict(options)
     known = {name: value for name, value in kernels.options(attention).items() if _is_plain(value)}
-    known |= kernels.conversion_options(attention)
+    known |= _starts(attention, options)
     if "floor" in known:
         known["floor"] = made[0].floor
     known.pop("scaling", None)

@@ -108,7 +108,7 @@ class Distiller(nn.Module):
 
         Returns:
             "loss", the mean over layers, differentiable in training mode; in evaluation mode also "sums", (B, layers,
-            heads, len(SUMS)), NaN for heads that a layer does not have.
+            heads, len(SUMS)), zeros for heads that a layer does not have.
         """
         found: dict[int, list[Comparison]] = {}
 

@@ -17,15 +17,15 @@ class HedgehogKernel(Kernel):
 
         phi(x) = [softmax(W x + b), softmax(-W x - b)]
 
-    Parameters are `map` (H, F/2, d), started at the identity (rows beyond d: random), and with `bias` also
-    `map_bias` (H, F/2), started at zero; with `tied=False` keys have `key_map` (and `key_map_bias`) of their own.
+    Parameters are `map` (H, F/2, d), started at the identity (rows beyond d: random), and with `use_bias`
+    also `map_bias` (H, F/2), started at zero; with `tied=False` keys have `key_map` (and `key_map_bias`) of their own.
     Queries and keys are not scaled. Features are at least 1e-12, so that no row sums to nothing.
 
     Args:
         num_heads: heads of the keys.
         head_dim: width d of one head.
         num_features: 2d by default.
-        bias: add b, which gives the parameter count of the Flexformer paper.
+        use_bias: add b, which gives the parameter count of the Flexformer paper.
         tied: one map for queries and keys; the original has two.
     """
 
@@ -34,20 +34,20 @@ class HedgehogKernel(Kernel):
         num_heads: int,
         head_dim: int,
         num_features: int | None = None,
-        bias: bool = False,
+        use_bias: bool = False,
         tied: bool = True,
     ) -> None:
         require_positive_int("head_dim", head_dim)
         count = 2 * head_dim if num_features is None else num_features
         require_even("num_features", count)
-        require_bool("bias", bias)
+        require_bool("use_bias", use_bias)
         require_bool("tied", tied)
         super().__init__(num_heads, head_dim, count, policy="absolute", floor=SMALLEST_DENOMINATOR)
         shape = (num_heads, count // 2, head_dim)
         self.map = nn.Parameter(torch.empty(shape))
-        self.map_bias = nn.Parameter(torch.empty(shape[:2])) if bias else None
+        self.map_bias = nn.Parameter(torch.empty(shape[:2])) if use_bias else None
         self.key_map = None if tied else nn.Parameter(torch.empty(shape))
-        self.key_map_bias = nn.Parameter(torch.empty(shape[:2])) if bias and not tied else None
+        self.key_map_bias = nn.Parameter(torch.empty(shape[:2])) if use_bias and not tied else None
         self.tied = tied
         self.reset_parameters()
 
@@ -71,7 +71,7 @@ class HedgehogKernel(Kernel):
         return _softmax_pair(bounded(k), self.key_map, self.key_map_bias), None
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, bias={self.map_bias is not None}, tied={self.tied}"
+        return f"{super().extra_repr()}, use_bias={self.map_bias is not None}, tied={self.tied}"
 
 
 def _softmax_pair(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -9,6 +9,10 @@ from typing import Any, TypeVar
 from .base import Kernel
 
 _KERNELS: dict[str, type[Kernel]] = {}
+# What `MultiheadAttention` takes itself: an option of that name would not reach the kernel.
+TAKEN = frozenset(
+    {"embed_dim", "attention", "is_causal", "num_kv_heads", "context_dim", "bias", "dropout", "device", "dtype"}
+)
 
 KernelType = TypeVar("KernelType", bound=type[Kernel])
 
@@ -24,6 +28,11 @@ def register(name: str) -> Callable[[KernelType], KernelType]:
     def add(kernel_class: KernelType) -> KernelType:
         if not (isinstance(kernel_class, type) and issubclass(kernel_class, Kernel)):
             raise TypeError(f"{kernel_class!r} is not a subclass of flexformer.kernels.Kernel")
+        for option in inspect.signature(kernel_class).parameters:
+            if option in TAKEN:
+                raise ValueError(
+                    f"{kernel_class.__name__} has an option {option!r}, which MultiheadAttention has too; rename it"
+                )
         known = _KERNELS.get(name)
         again = known is not None and (known.__module__, known.__qualname__) == (
             kernel_class.__module__,

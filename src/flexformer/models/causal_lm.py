@@ -120,6 +120,9 @@ class CausalLM(FlexformerPreTrainedModel, GenerationMixin):
             raise ValueError("labels and shift_labels both given; they say the same, pass one")
         if labels is not None and active_split() is not None:
             raise ValueError("labels cannot be shifted from rank to rank; shift the whole and pass shift_labels")
+        for name, given in (("labels", labels), ("shift_labels", shift_labels), ("position_ids", position_ids)):
+            if given is not None and given.shape[-1] != input_ids.shape[1]:
+                raise ValueError(f"{name} has shape {tuple(given.shape)}; input_ids has {tuple(input_ids.shape)}")
         targets = shift_labels if labels is None else _shifted(labels)
         keeps = self.config.use_cache and not self.training and targets is None
         if past_key_values is None and (keeps if use_cache is None else use_cache):
@@ -128,7 +131,7 @@ class CausalLM(FlexformerPreTrainedModel, GenerationMixin):
         x = self._blocks(x, mask, past_key_values)
         if targets is not None:
             surprise = self._surprise(x, targets)
-            count = _scored(targets) if num_items_in_batch is None else num_items_in_batch
+            count = _scored(targets).clamp_min(1) if num_items_in_batch is None else num_items_in_batch
             loss = cast(FloatTensor, surprise.sum() / count)
             return CausalLMOutput(loss=loss, past_key_values=past_key_values, surprise=surprise)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep

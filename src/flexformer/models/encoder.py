@@ -88,9 +88,13 @@ class FlexformerPreTrainedModel(PreTrainedModel):
         for module in self.modules():
             if not isinstance(module, self.self_starting):
                 continue
-            loaded = [getattr(t, LOADED, False) for t in (*module.parameters(), *module.buffers())]
-            if not getattr(module, LOADED, False) and not all(loaded):
+            tensors = (*module.parameters(), *module.buffers())
+            loaded = [t for t in tensors if getattr(t, LOADED, False)]
+            if not getattr(module, LOADED, False) and len(loaded) < len(tensors):
+                values = [t.clone() for t in loaded]
                 cast(Any, module).reset_parameters()
+                for tensor, value in zip(loaded, values, strict=True):
+                    tensor.copy_(value)
             setattr(module, LOADED, True)
 
     @torch.no_grad()
@@ -129,6 +133,10 @@ class Encoder(FlexformerPreTrainedModel):
             attention_mask: the same as Hugging Face's tokenizers give it, 1 and 0.
         """
         mask = resolve_mask(key_mask, attention_mask, input_ids)
+        if not input_ids.shape[1] and self.config.pooling != "mean":
+            raise ValueError(
+                f"input_ids has shape {tuple(input_ids.shape)}; {self.config.pooling!r} needs a token to pool"
+            )
         x, mask = self.embeddings(input_ids, mask)
         if self.config.drop_masked and mask is not None:
             x, mask = without_masked(x, mask)
@@ -161,6 +169,8 @@ def pool(x: Tensor, key_mask: Tensor | None, how: str) -> Tensor:
     """(B, T, E) to (B, E), from visible positions only."""
     if how == "cls":
         return x[:, 0]
+    if how == "mean" and not x.shape[1]:
+        return x.new_zeros(len(x), x.shape[2])
     if key_mask is None:
         return x.mean(1) if how == "mean" else x[:, 0]
     if how == "first":

@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
 from torch import Tensor
@@ -80,7 +81,12 @@ def save(snapshot: Snapshot, path: str | PathLike[str]) -> None:
         if kinds[-1] not in _KINDS:
             raise TypeError(f"a state of type {kinds[-1]} cannot be saved; known are {', '.join(_KINDS)}")
         fields = state._asdict() | ({"length": None} if kinds[-1] == "State" else {})
-        tensors |= {f"{index}.{name}": x.contiguous() for name, x in fields.items() if x is not None}
+        # Copies: layers may share a mask, and no two tensors in a file may share memory.
+        tensors |= {
+            f"{index}.{name}": x.clone(memory_format=torch.contiguous_format)
+            for name, x in fields.items()
+            if x is not None
+        }
     facts = {"format": FORMAT, "length": str(snapshot.length), "kinds": json.dumps(kinds)}
     write_bytes(Path(path), serialise(tensors, facts))
 

@@ -9,6 +9,8 @@ from .bidirectional import summarise
 from .guard import normalise
 from .state import State, log_ratio
 
+FEW, GROUP = 64, 16  # chunks that one matrix combines, and how many make a group where there are more
+
 
 def causal_block(
     phi_q: Tensor,
@@ -42,11 +44,9 @@ def causal_block(
     """
     count, size = phi_k.shape[1], phi_k.shape[3]
     group = phi_q.shape[3] // size
-    S, z, w, m = _states_before(summarise(phi_k, g, v), state, segments)
-    # Copies: a view would keep the states of all chunks alive.
-    after = [x[:, -1].clone() for x in (S, z, w, m)]
-    last = State(after[0], after[1], after[2], after[3], state.length + count * size)
-    S, z, w, m = S[:, :-1], z[:, :-1], w[:, :-1], m[:, :-1]
+    before, last = _states_before(summarise(phi_k, g, v), state, segments)
+    last = last._replace(length=state.length + count * size)
+    S, z, w, m, _ = before
 
     order = torch.arange(size, device=v.device)
     future = order[:, None] < order
@@ -71,8 +71,41 @@ def causal_block(
     return normalise(num, den, total.expand_as(den), policy, floor), last
 
 
-def _states_before(chunks: State, state: State, segments: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """S, z, w and m before each of N chunks and after the last one: (B, N + 1, H, ...)."""
+def _states_before(chunks: State, state: State, segments: Tensor | None) -> tuple[State, State]:
+    """The states before each of N chunks, (B, N, H, ...), and the one after the last, (B, H, ...)."""
+    batch, count, heads = chunks.m.shape
+    if segments is not None or count <= FEW:
+        return _combined(chunks, state, segments)
+    # A matrix over all chunks would take time in the square of their number: first whole groups, then within each.
+    groups = count // GROUP + 1  # there is always something to fill up, or compiled graphs would be two
+    fill = groups * GROUP - count
+    S, z, w = (
+        torch.cat((x, x.new_zeros(batch, fill, *x.shape[2:])), 1).unflatten(1, (groups, GROUP))
+        for x in (chunks.S, chunks.z, chunks.w)
+    )
+    m = torch.cat((chunks.m, chunks.m.new_full((batch, fill, heads), -torch.inf)), 1).unflatten(1, (groups, GROUP))
+    largest = m.amax(2)
+    scale = log_ratio(m, largest[:, :, None]).exp()
+    whole = State(
+        torch.einsum("bgnh,bgnhfd->bghfd", scale, S),
+        torch.einsum("bgnh,bgnhf->bghf", scale, z),
+        torch.einsum("bgnh,bgnh->bgh", scale, w),
+        largest,
+    )
+    starts, last = _combined(whole, state, None)
+    inner, _ = _combined(_flat(State(S, z, w, m)), _flat(starts), None)
+    S, z, w, m = (x.unflatten(0, (batch, groups)).flatten(1, 2)[:, :count] for x in inner[:4])
+    return State(S, z, w, m), last
+
+
+def _flat(states: State) -> State:
+    """Batch and groups as one dimension."""
+    S, z, w, m = (x.flatten(0, 1) for x in states[:4])
+    return State(S, z, w, m)
+
+
+def _combined(chunks: State, state: State, segments: Tensor | None) -> tuple[State, State]:
+    """As `_states_before`, by one matrix over all pairs of chunks."""
     count = chunks.m.shape[1]
     order = torch.arange(count, device=chunks.m.device)
     earlier = torch.arange(count + 1, device=chunks.m.device)[:, None] > order
@@ -85,9 +118,10 @@ def _states_before(chunks: State, state: State, segments: Tensor | None) -> tupl
     m = torch.maximum(logs.amax(-1), carry)
     scale = log_ratio(logs, m[..., None]).exp()
     carry = log_ratio(carry, m).exp().mT  # (B, N + 1, H)
-    return (
-        torch.einsum("bhmn,bnhfd->bmhfd", scale, chunks.S) + state.S[:, None] * carry[..., None, None],
-        torch.einsum("bhmn,bnhf->bmhf", scale, chunks.z) + state.z[:, None] * carry[..., None],
-        torch.einsum("bhmn,bnh->bmh", scale, chunks.w) + state.w[:, None] * carry,
-        m.mT,
-    )
+    S = torch.einsum("bhmn,bnhfd->bmhfd", scale, chunks.S) + state.S[:, None] * carry[..., None, None]
+    z = torch.einsum("bhmn,bnhf->bmhf", scale, chunks.z) + state.z[:, None] * carry[..., None]
+    w = torch.einsum("bhmn,bnh->bmh", scale, chunks.w) + state.w[:, None] * carry
+    m = m.mT
+    # Copies of the last ones: views would keep the states of all chunks alive.
+    last = State(S[:, -1].clone(), z[:, -1].clone(), w[:, -1].clone(), m[:, -1].clone())
+    return State(S[:, :-1], z[:, :-1], w[:, :-1], m[:, :-1]), last

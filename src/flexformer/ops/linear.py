@@ -6,6 +6,7 @@ from typing import Literal, overload
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..kernels import Kernel
 from ..kernels.held import can_be_held
@@ -146,16 +147,16 @@ def linear_attention(
             _check_length(kernel, initial_state, k.shape[2])
         if update_state and is_causal and q.shape[2] == 1:
             out = decode_step(q, k, v, kernel, key_mask, state, floor)
-        elif is_causal and q.shape[2] != 1:
+        elif is_causal and q.shape[2] > 1:
             positions = None
             if kernel.uses_positions:
                 positions = torch.arange(q.shape[2], device=q.device) + state.length
-            attend = traced.causal if _must_trace(kernel) else blockwise_causal
+            attend = traced.causal if _must_trace(kernel, q) else blockwise_causal
             out, state = attend(q, k, v, kernel, key_mask, state, floor, positions, size)
         else:
             start = state.length if is_causal else query_start
             one_block = q.shape[2] <= SHORT and k.shape[2] <= SHORT
-            attend_all = traced.bidirectional if one_block or _must_trace(kernel) else blockwise_bidirectional
+            attend_all = traced.bidirectional if one_block or _must_trace(kernel, q) else blockwise_bidirectional
             out, state = attend_all(q, k, v, kernel, key_mask, state, floor, start)
         out = out.to(v.dtype)
         if update_state and initial_state is not None and state is not initial_state:
@@ -164,12 +165,16 @@ def linear_attention(
     return (out, state) if return_state else out
 
 
-def _must_trace(kernel: Kernel) -> bool:
-    """The compiler and torch.func's transforms follow tensor operations, not our own backward pass, which also has to
-    know all tensors that a kernel computes with.
+def _must_trace(kernel: Kernel, q: Tensor) -> bool:
+    """The compiler, torch.func's transforms and forward-mode differentiation follow tensor operations, not our own
+    backward pass, which also has to know all tensors that a kernel computes with, and a batch to cut into blocks.
     """
     transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return transformed or not can_be_held(kernel)
+    return transformed or _differentiates_forward() or not can_be_held(kernel) or not q.shape[0]
+
+
+def _differentiates_forward() -> bool:
+    return bool(getattr(forward_ad, "_current_level", -1) >= 0)
 
 
 def _packed(
@@ -183,7 +188,7 @@ def _packed(
     floor: float,
     size: int,
 ) -> Tensor:
-    if not is_causal and not _must_trace(kernel):
+    if not is_causal and not _must_trace(kernel, q):
         return blockwise_packed(q, k, v, kernel, key_mask, cu_seqlens, floor, size)
     if not is_causal:
         return packed_at_once(q, k, v, kernel, key_mask, cu_seqlens, floor, size)
@@ -191,7 +196,7 @@ def _packed(
     visible = packing.filled if key_mask is None else packing.spread(key_mask[0], 0)
     q, k, v = (packing.spread(x, 2) for x in (q, k, v))
     positions = packing.positions if kernel.uses_positions else None
-    attend = traced.causal if _must_trace(kernel) else blockwise_causal
+    attend = traced.causal if _must_trace(kernel, q) else blockwise_causal
     state = empty_state(kernel, q, k, v)
     out, _ = attend(q, k, v, kernel, visible[None], state, floor, positions, size, packing.segments)
     return packing.gather(out, 2)

@@ -33,6 +33,9 @@ def bidirectional(
             k, v = k.masked_fill(hidden[..., None], 0.0), v.masked_fill(hidden[..., None], 0.0)
         phi, g = kernel.key_features(k.to(dtype), _positions(kernel, k.shape[2], state.length, k))
         state = merge(state, summarise(phi, hide(g, hidden, phi), v.to(dtype)))
+    else:
+        # A copy: what is returned may be overwritten.
+        state = State(state.S.clone(), state.z.clone(), state.w.clone(), state.m.clone(), state.length + 0)
     where = _positions(kernel, rows, query_start, q)
     grouped = q.to(dtype).reshape(batch, kernel.num_heads, group * rows, dim)
     phi = kernel.query_features(grouped, None if where is None else where.repeat(group))
@@ -53,8 +56,8 @@ def causal(
 ) -> tuple[Tensor, State]:
     """Causal attention; with `segments`, one to a chunk, within each of several sequences.
 
-    All chunks at once, so that a compiled graph serves every length; their states are combined by a matrix, which
-    costs a little more than a loop on very long sequences.
+    All chunks at once, so that a compiled graph serves many lengths; see `causal_block` for how their states are
+    combined.
     """
     rows = q.shape[2]
     if segments is None and rows % size:
