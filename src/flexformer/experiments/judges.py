@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean
 from typing import Any
@@ -290,12 +290,23 @@ def little_dearer(found: Sequence[Result]) -> Finding:
     times, memory = ({name: steps[N][i] / steps[name][i] for name in OTHERS} for i in (0, 1))
     figures = f"times the seconds: {', '.join(f'{name} {value:.2f}' for name, value in times.items())}"
     figures += f"; times the memory: {min(memory.values()):.2f} to {max(memory.values()):.2f}"
-    far = [name for name in OTHERS if max(times[name], memory[name]) > MARGINAL]
-    cheaper = [name for name in OTHERS if min(times[name], memory[name]) < 1]
-    kinds = {"much dearer than": far, "in time or memory cheaper than": cheaper}
-    remark = "; ".join(f"{words} {', '.join(names)}" for words, names in kinds.items() if names)
+    remark = "; ".join(filter(None, (_beyond("time", times), _beyond("memory", memory))))
     judged = Finding(FAILS if remark else HOLDS, figures, remark=remark)
     return explained(judged, f"marginally is taken as 1 to {MARGINAL:g} times")
+
+
+def _beyond(what: str, ratios: Mapping[str, float]) -> str:
+    """In words, whom ours takes much more than, and whom less."""
+    kinds = {
+        "much more than": [name for name, ratio in ratios.items() if ratio > MARGINAL],
+        "less than": [name for name, ratio in ratios.items() if ratio < 1],
+    }
+    found = [
+        f"{words} {'any of them' if len(names) == len(ratios) else ', '.join(names)}"
+        for words, names in kinds.items()
+        if names
+    ]
+    return f"{what} {' and '.join(found)}" if found else ""
 
 
 def growth(measured: dict[str, Any] | None) -> Finding:
