@@ -173,6 +173,7 @@ def test_parameters_stand_beside_the_papers(capsys, tmp_path):
         assert written.read_bytes() == kept, "run flexformer reproduce params"
 
 
+@pytest.mark.slow
 def test_sweep_over_frequencies_takes_language_models(tmp_path, capfd):
     pytest.importorskip("matplotlib")
     command = ["reproduce", "n-sweep", "--tasks", "lm", "--preset", "smoke", "--multiples", "0.5", "--json"]
@@ -185,6 +186,7 @@ def test_sweep_over_frequencies_takes_language_models(tmp_path, capfd):
     assert (tmp_path / "results/n-sweep/n-sweep-smoke.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_vocabularies_are_compared_by_time_and_memory(tmp_path, capsys):
     assert main(["bench", "vocabulary", "--smoke", "--output", str(tmp_path), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)

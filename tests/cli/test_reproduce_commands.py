@@ -171,6 +171,7 @@ def test_a_plan_generates_no_data(folders, tmp_path, capfd):
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.slow
 def test_a_grid_that_was_killed_goes_on(finished):
     arguments = finished.command("table2", "--attention", "linear")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -284,6 +285,7 @@ def test_sentence_encoders_are_scored_as_converted_distilled_and_fine_tuned(fold
     assert f"| flexformer-n | {layers[0]:.3f} |" in table.replace("**", "")
 
 
+@pytest.mark.slow
 def test_language_models_read_what_they_wrote_and_are_scored_at_every_step(folders, pretrained, tmp_path):
     import tiny
 
@@ -321,6 +323,7 @@ def test_kernels_are_compared(folders, pretrained):
     assert all(len(cell["details"]["heads"]) == 2 * 4 for cell in cells.values())
 
 
+@pytest.mark.slow
 def test_curves_are_fine_and_drawn_once(folders, pretrained):
     base, _, text = pretrained
     given = ("--base", base, "--text", text, "--seeds", "0", "--maps", "hedgehog", "flexformer-c, all real")

@@ -127,6 +127,7 @@ def killed_and_resumed(tmp_path, root, attention, unit, *death):
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_killed_run_resumes_to_the_same_metrics_log_and_weights(tmp_path, root):
     killed_and_resumed(tmp_path, root, "performer", "word", "at", 13)
 
