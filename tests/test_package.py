@@ -93,6 +93,11 @@ def test_public_name_resolves_and_is_listed(name):
     assert name in dir(flexformer)
 
 
+def test_rooms_are_listed_before_they_are_imported():
+    listed = in_new_interpreter("import flexformer; print(*dir(flexformer))").split()
+    assert {"models", "distill", "training", "parallel", "tasks"} <= set(listed)
+
+
 def test_unknown_name_says_where_to_look():
     with pytest.raises(AttributeError, match=r"no attribute 'MultiHeadAttention'; dir\(flexformer\)"):
         flexformer.MultiHeadAttention  # noqa: B018  (the access is the test)

@@ -60,6 +60,13 @@ def test_what_is_in_a_file_is_kept_where_an_option_adds_to_it(attention, more, t
         assert torch.equal(found[name], value), name
 
 
+def test_texts_without_a_token_pool_to_zeros_or_are_refused():
+    nothing = torch.zeros(2, 0, dtype=torch.long)
+    assert torch.equal(Encoder(config(pooling="mean"))(nothing).pooled, torch.zeros(2, 32))
+    with pytest.raises(ValueError, match=r"input_ids has shape \(2, 0\); 'first' needs a token to pool"):
+        Encoder(config(pooling="first"))(nothing)
+
+
 def test_dual_encoder_is_the_same_after_saving_and_loading(tmp_path):
     model = dual_encoder(interaction="concatenation", pooling="first")
     model.save_pretrained(tmp_path)
