@@ -49,7 +49,7 @@ class SoftmaxAttention(Mechanism):
         dropout = self.dropout if self.training else 0.0
         rows, keys = q.shape[2], k.shape[2]
         if key_mask is None and (not is_causal or rows == keys) and keys:
-            q, k, backend = _made_safe(q, k, q)
+            q, k, backend = _made_safe(q, k)
             with backend:
                 return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=is_causal)
         visible = torch.ones(1, 1, rows, keys, dtype=torch.bool, device=q.device)
@@ -64,9 +64,7 @@ class SoftmaxAttention(Mechanism):
         if not keys:
             return q.new_zeros(*q.shape[:3], v.shape[3])
         # A softmax over nothing is NaN: let such rows see everything, then discard them.
-        # Queries of padding, where these and keys are of the same tokens, have no say in how others are computed.
-        seen = q if key_mask is None or rows != keys else q.masked_fill(~key_mask[:, None, :, None], 0.0)
-        q, k, backend = _made_safe(q, k, seen)
+        q, k, backend = _made_safe(q, k, key_mask)
         with backend:
             out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible | empty, dropout_p=dropout)
         return out.masked_fill(empty, 0.0)
@@ -97,8 +95,10 @@ class SoftmaxAttention(Mechanism):
         return out, SoftmaxState(k, v, key_mask)
 
 
-def _made_safe(q: Tensor, k: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, AbstractContextManager[None]]:
-    """Queries, keys and the form of torch's that is safe for keys and the queries that are `seen`, on a CPU.
+def _made_safe(
+    q: Tensor, k: Tensor, key_mask: Tensor | None = None
+) -> tuple[Tensor, Tensor, AbstractContextManager[None]]:
+    """Queries, keys and the form of torch's that is safe for them on a CPU.
 
     The fused form computes weights again in the backward pass. Rounded another way, logits of a million and more differ
     enough for weights far above one; the form that keeps its weights is used for these, and for float16, which could
@@ -110,6 +110,10 @@ def _made_safe(q: Tensor, k: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, Abst
     if q.device.type != "cpu":
         return q, k, usual
     if not hidden and q.shape[2] > 1 and q.numel() and k.numel():
+        seen = q
+        if key_mask is not None and q.shape[2] == k.shape[2]:
+            # Queries of padding, where these and keys are of the same tokens, have no say in how others are computed.
+            seen = q.masked_fill(~key_mask[:, None, :, None], 0.0)
         sizes = [float(torch.linalg.vector_norm(x.detach(), torch.inf)) for x in (seen, k)]
         if sizes[0] * sizes[1] * q.shape[3] ** 0.5 > LARGEST_LOGIT:
             most = min(LARGEST_INPUT, torch.finfo(q.dtype).max)
