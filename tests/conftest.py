@@ -12,6 +12,9 @@ from flexformer.kernels.complex_spectrum import ComplexKernel
 # Small matrices gain nothing from threads, and a fixed number keeps results the same everywhere.
 torch.set_num_threads(1)
 
+# Nothing is downloaded; without a network the hub would be asked again and again before it is given up.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 # Set where tests run in several processes; tables should be as wide as without it.
 os.environ.pop("COLUMNS", None)
 

@@ -48,7 +48,7 @@ def largest_jump(losses, window=20):
     return max(losses[i] - sum(losses[i - window : i]) / window for i in range(window, len(losses)))
 
 
-@pytest.mark.parametrize("attention", CAUSAL)
+@pytest.mark.parametrize("attention", ["softmax", "flexformer-s", "flexformer-n", "flexformer-c"])
 def test_the_byte_model_starts_to_learn(attention):
     found = run(attention, 40)
     assert math.isfinite(found.validation)

@@ -21,8 +21,7 @@ ENDINGS = ("md", "tex", "png", "svg")
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def one_thread(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
@@ -264,6 +263,7 @@ def test_table4_carries_kernels_to_other_tasks(folders, pretrained):
     assert "| STS-B: flexformer-n |" in text
 
 
+@pytest.mark.slow
 def test_sentence_encoders_are_scored_as_converted_distilled_and_fine_tuned(folders, pretrained):
     base, root, text = pretrained
     given = ["--base", base, "--root", root, "--text", text, "--seeds", "0", "--attention", "softmax", "flexformer-n"]
@@ -313,6 +313,7 @@ def test_language_models_read_what_they_wrote_and_are_scored_at_every_step(folde
     assert text.read_text() == ""
 
 
+@pytest.mark.slow
 def test_kernels_are_compared(folders, pretrained):
     base, _, text = pretrained
     given = ("--base", base, "--text", text, "--rates", "0.01", "--seeds", "0", "1")

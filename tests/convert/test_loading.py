@@ -17,11 +17,6 @@ from flexformer.distill.pretrained import load_config, load_tokenizer
 from flexformer.inspection import load as load_checkpoint
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-
 def test_base_and_adapter_make_the_converted_model(tmp_path):
     model = trained("llama")
     flexformer.save_adapter(model, tmp_path / "adapter")

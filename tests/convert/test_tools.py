@@ -55,6 +55,7 @@ def test_forward_compiles_as_one_graph(family, layers):
     torch.testing.assert_close(output(compiled, **arguments), output(model, **arguments), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_compiled_training_step_has_the_same_gradients():
     torch.compiler.reset()
     model, arguments = flexformer.convert(build("llama")), inputs("llama")

@@ -107,6 +107,7 @@ def test_convert_reports_layers_outputs_and_costs(command, tmp_path):
     assert first["state_bytes"] == converted[0]
 
 
+@pytest.mark.slow
 def test_lengths_far_beyond_those_learned_from_are_warned_of(command, tmp_path):
     arguments = ["convert", "encoder", "corpus.txt", "--data.max_length", "64", "--lengths", "[32,64]", "--output"]
     for name, more, warned in (

@@ -228,6 +228,7 @@ def test_impossible_losses_are_refused(options, message):
         LossOptions(**options)
 
 
+@pytest.mark.slow
 def test_memory_at_2048_tokens_is_that_of_a_few_rows_however_many_layers_there_are():
     layers, heads, length = 12, 4, 2048
     with Probe(threads=1, timeout=300, preload=["transformers"]) as probe:

@@ -15,11 +15,12 @@ import fragile_run
 import pytest
 
 SCRIPT = Path(fragile_run.__file__)
+KILLS, STEPS = 20, 150
 
 
-def start(output, root, steps):
+def start(output, root):
     # A checkpoint after every step: most moments are moments of saving.
-    command = [sys.executable, str(SCRIPT), str(output), str(root), str(steps), "1"]
+    command = [sys.executable, str(SCRIPT), str(output), str(root), str(STEPS), "1"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -33,28 +34,27 @@ def finish(process):
     assert process.returncode == 0, said
 
 
-def weights(output, steps):
+def weights(output):
     record = json.loads((output / "run.json").read_text())
-    assert (record["status"], record["steps"]) == ("finished", steps)
+    assert (record["status"], record["steps"]) == ("finished", STEPS)
     return (output / "model" / "model.safetensors").read_bytes(), (output / "log.jsonl").read_text(), record["metrics"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("kills", "steps"), [(2, 30), pytest.param(20, 150, marks=pytest.mark.slow)])
-def test_killed_training_that_is_started_again_has_the_same_weights_to_the_bit(tmp_path, kills, steps):
-    chance, unfinished = random.Random(kills), 0
-    for _ in range(kills):
-        process, before = start(tmp_path / "cut", tmp_path, steps), steps_taken(tmp_path / "cut")
-        while process.poll() is None and steps_taken(tmp_path / "cut") <= before:
+def test_killed_training_that_is_started_again_has_the_same_weights_to_the_bit(tmp_path):
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    chance, unfinished = random.Random(0), 0
+    for _ in range(KILLS):
+        before, process = steps_taken(cut), start(cut, tmp_path)
+        while process.poll() is None and steps_taken(cut) <= before:
             time.sleep(0.005)
         time.sleep(chance.uniform(0.0, 0.3))
         assert process.poll() is None, process.stdout.read()
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
-        markers = [(path / "complete.json").exists() for path in (tmp_path / "cut" / "checkpoints").iterdir()]
-        unfinished += not all(markers)
-    if kills > 10:
-        assert unfinished  # some were killed while a checkpoint was written
-    finish(start(tmp_path / "cut", tmp_path, steps))
-    finish(start(tmp_path / "whole", tmp_path, steps))
-    assert weights(tmp_path / "cut", steps) == weights(tmp_path / "whole", steps)
+        unfinished += not all((path / "complete.json").exists() for path in (cut / "checkpoints").iterdir())
+    assert unfinished  # some were killed while a checkpoint was written
+    finish(start(cut, tmp_path))
+    finish(start(whole, tmp_path))
+    assert weights(cut) == weights(whole)

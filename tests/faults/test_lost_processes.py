@@ -44,7 +44,7 @@ def test_process_that_does_not_answer_ends_the_run_with_a_clear_error(tmp_path, 
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | places | {"RANK": str(rank), "LOCAL_RANK": str(rank), "HF_HUB_OFFLINE": "1"},
+            env=os.environ | places | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(2)
     ]

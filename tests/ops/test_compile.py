@@ -52,7 +52,7 @@ def with_gradient(attention, inputs, kernel, arguments):
     return out.detach(), torch.autograd.grad(out.square().sum(), leaf)[0]
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("is_causal", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_one_graph_serves_many_lengths(is_causal):
     kernel = kernels.build("flexformer-n", 2, 8)
     graphs = []

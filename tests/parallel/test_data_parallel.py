@@ -31,7 +31,7 @@ SETTINGS = {
     "training.log_every": 1,
     "training.device": "cpu",
 }
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def command(root, output, **changes):

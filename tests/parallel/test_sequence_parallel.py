@@ -16,9 +16,10 @@ STATE = 4 * split_cases.BATCH * split_cases.HEADS * (16 * split_cases.DIM + 16 +
 MAXIMA = 4 * split_cases.BATCH * split_cases.HEADS
 # Of each rank, forward and backward: to the next rank, then between all but the first at distances 1, 2 ...
 MESSAGES = {2: [1, 1], 3: [1, 3, 2], 5: [1, 4, 5, 5, 3]}
+SLOW = [pytest.param(ranks, marks=pytest.mark.slow) for ranks in (3, 5)]
 
 
-@pytest.fixture(scope="module", params=[2, 3, pytest.param(5, marks=pytest.mark.slow)], ids="{} ranks".format)
+@pytest.fixture(scope="module", params=[2, *SLOW], ids="{} ranks".format)
 def size(request):
     return request.param
 
