@@ -126,6 +126,12 @@ def test_what_does_not_fit_the_tokens_is_named(name):
         language_model()(ids, **{name: ids[:, :8]})
 
 
+@pytest.mark.parametrize("vocabulary", [{}, ADAPTIVE], ids=["tied", "adaptive"])
+def test_tokens_that_are_not_in_the_vocabulary_are_named(vocabulary):
+    with pytest.raises(IndexError, match=r"ids 3 to 61 are not all in 0\.\.60"):
+        language_model(**vocabulary)(torch.tensor([[3, 61]]))
+
+
 def test_a_text_without_labels_costs_nothing():
     ids = torch.randint(3, 61, (2, 9))
     model = language_model()

@@ -85,6 +85,17 @@ def test_input_longer_than_the_model_reads_is_refused(positions):
         classifier(positions=positions)(torch.ones(1, 41, dtype=torch.long))
 
 
+def test_tokens_that_are_not_in_the_vocabulary_are_named():
+    with pytest.raises(IndexError, match=r"ids 3 to 17 are not all in 0\.\.16"):
+        classifier()(torch.tensor([[3, 17]]))
+
+
+@pytest.mark.parametrize("build", [classifier, dual_encoder])
+def test_one_class_is_refused(build):
+    with pytest.raises(ValueError, match="num_labels 1 leaves nothing to tell apart"):
+        build(num_labels=1)
+
+
 def test_loss_is_the_mean_cross_entropy_of_the_logits():
     model, labels = classifier().eval(), torch.tensor([1, 4])
     out = model(IDS, labels=labels)

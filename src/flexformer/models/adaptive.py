@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..kernels.weights import at_least_float32
-from .vocabulary import Vocabulary, start_embedding
+from .vocabulary import Vocabulary, start_embedding, unknown
 
 
 class Band(nn.Module):
@@ -147,7 +147,7 @@ class AdaptiveVocabulary(Vocabulary):
     def _check(self, ids: Tensor) -> None:
         """A word of no band would be left out without a sound."""
         if ids.numel() and not ids.is_meta and (int(ids.min()) < 0 or int(ids.max()) >= self.vocab_size):
-            raise IndexError(f"ids {int(ids.min())} to {int(ids.max())} are not all in 0..{self.vocab_size - 1}")
+            raise unknown(ids, self.vocab_size)
 
     def _bands(self) -> list[Band]:
         return [band for band in self.bands if isinstance(band, Band)]

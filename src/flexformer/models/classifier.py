@@ -19,7 +19,7 @@ class Classifier(FlexformerPreTrainedModel):
         super().__init__(config)
         self.encoder = Encoder(config)
         hidden = config.intermediate_size if config.classifier_size is None else config.classifier_size
-        self.head = Head(config.hidden_size, hidden, cast(int, config.num_labels))
+        self.head = Head(config.hidden_size, hidden, classes(config))
         self.post_init()
 
     def forward(
@@ -42,6 +42,14 @@ class Classifier(FlexformerPreTrainedModel):
         """
         pooled = self.encoder(input_ids, key_mask, attention_mask).pooled
         return scored(self.head(pooled), labels)
+
+
+def classes(config: EncoderConfig) -> int:
+    """`num_labels`, of which there must be two to tell apart."""
+    count = cast(int, config.num_labels)
+    if count < 2:
+        raise ValueError(f"num_labels {count} leaves nothing to tell apart; use at least 2")
+    return count
 
 
 def scored(logits: Tensor, labels: Tensor | None) -> SequenceClassifierOutput:

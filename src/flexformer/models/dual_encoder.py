@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from .classifier import scored
+from .classifier import classes, scored
 from .configuration import DualEncoderConfig
 from .encoder import Encoder, FlexformerPreTrainedModel, Head
 
@@ -23,7 +21,7 @@ class DualEncoder(FlexformerPreTrainedModel):
         self.encoder = Encoder(config)
         hidden = config.intermediate_size if config.classifier_size is None else config.classifier_size
         blocks = 4 if config.interaction == "full" else 2
-        self.head = Head(blocks * config.hidden_size, hidden, max(hidden // 2, 1), cast(int, config.num_labels))
+        self.head = Head(blocks * config.hidden_size, hidden, max(hidden // 2, 1), classes(config))
         self.post_init()
 
     def forward(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .configuration import EncoderConfig
+from .vocabulary import unknown
 
 LEARNED_POSITION_STD = 0.02
 
@@ -68,7 +69,10 @@ class Embeddings(nn.Module):
             raise ValueError(
                 f"input_ids has {length} tokens; this model reads {self.max_length} (max_position_embeddings)"
             )
-        x = self.tokens(input_ids)
+        try:
+            x = self.tokens(input_ids)
+        except IndexError:
+            raise unknown(input_ids, self.tokens.num_embeddings) from None
         if self.side is not None:  # a class token has no place in the picture
             x = x + grid(self.side, x.shape[2], x.device)[:length].to(x.dtype)
         if self.class_token is not None:

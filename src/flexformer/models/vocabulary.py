@@ -62,7 +62,10 @@ class TiedVocabulary(Vocabulary):
         start_embedding(self.weight, self.padding)
 
     def embed(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.weight) * self.width**0.5
+        try:
+            return F.embedding(ids, self.weight) * self.width**0.5
+        except IndexError:
+            raise unknown(ids, self.vocab_size) from None
 
     def scores(self, x: Tensor) -> Tensor:
         return at_least_float32(F.linear(self.dropout(x), self.weight))
@@ -72,6 +75,11 @@ class TiedVocabulary(Vocabulary):
 
     def extra_repr(self) -> str:
         return f"{self.vocab_size} tokens, {self.width} wide"
+
+
+def unknown(ids: Tensor, vocab_size: int) -> IndexError:
+    """What to raise for `ids` that are not all below `vocab_size`; torch's own error, on CPUs, does not say which."""
+    return IndexError(f"ids {int(ids.min())} to {int(ids.max())} are not all in 0..{vocab_size - 1}")
 
 
 @torch.no_grad()
