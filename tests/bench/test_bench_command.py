@@ -49,6 +49,16 @@ def test_scaling_prints_the_powers_of_growth(run):
     assert "cost ~ N^power" in out
 
 
+@pytest.mark.parametrize(("times", "warned"), [(3.0, True), (1.2, False)])
+def test_lengths_measured_at_different_speeds_are_warned_of(run, monkeypatch, times, warned):
+    pace = [{"length": 64, "seconds": 0.001 * times}, {"length": 128, "seconds": 0.001}]
+    monkeypatch.setattr(
+        "flexformer.bench.measure_attention", lambda *_: {"measurements": [], "pace": pace, "missing": {}}
+    )
+    _, out, _ = run("attention", "--json=false", "--smoke", ROWS)
+    assert ("The machine was 3.0 times slower at one length than at another" in out) == warned
+
+
 def test_model_prints_time_and_memory_against_both_kinds_of_softmax(run):
     pytest.importorskip("transformers")
     status, out, _ = run("model", "--smoke", "--memory=false", "--rows=[softmax,softmax-unfused,flexformer-n]")

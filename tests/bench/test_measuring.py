@@ -22,7 +22,7 @@ from flexformer.bench.attention import Forecast, Key
 from flexformer.bench.decode import PREALLOCATED, step_after
 from flexformer.bench.model import training_step, unfused_softmax
 from flexformer.bench.operations import Operation, Row, own_rows
-from flexformer.bench.scaling import slope, slopes
+from flexformer.bench.scaling import drift, slope, slopes
 
 TINY = AttentionOptions(
     lengths=(128, 64),
@@ -55,6 +55,14 @@ def test_every_row_length_and_pass_has_a_figure_and_so_has_the_limit():
     limit = found["limit", 128, "forward"]
     total = sum(part["times"] * part["seconds"] for part in limit["parts"].values())
     assert math.isclose(total, limit["seconds"]["median"])
+
+
+def test_the_same_call_is_timed_beside_each_length():
+    found = measure_attention(TINY)
+    assert [each["length"] for each in found["pace"]] == [64, 128]
+    assert drift(found) >= 1.0
+    assert drift({"pace": [{"seconds": 0.002}, {"seconds": 0.005}, {"seconds": 0.004}]}) == 2.5
+    assert drift({}) == 1.0
 
 
 def test_memory_stands_beside_time_where_it_is_asked_for():

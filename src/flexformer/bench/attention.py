@@ -14,7 +14,7 @@ from . import limit
 from .memory import Memory, Probe
 from .operations import OURS, PASSES, Case, CheckError, Inputs, Pass, Row, check, own_rows, prepare
 from .peers import PEERS, peer_rows
-from .timing import Failure, Timing, alternate, failure_of, fixed_threads
+from .timing import YARDSTICK, Failure, Timing, alternate, failure_of, fixed_threads, yardstick
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Told what is being done, how many steps are done and how many there are."""
@@ -112,10 +112,12 @@ def measure_attention(options: AttentionOptions, progress: Progress = silent) ->
     """Measure all rows at all lengths, the rows of a length in turn.
 
     Returns:
-        `measurements`, one for every row, length and pass, and `missing`, packages without rows.
+        `measurements`, one for every row, length and pass; `pace`, what the same call took beside each length, to see
+        whether the machine's speed changed between them; and `missing`, packages without rows.
     """
     rows, missing = choose_rows(options.rows, options.is_causal)
     found: list[dict[str, Any]] = []
+    pace: dict[int, float] = {}
     wrong: dict[str, str] = {}
     forecast = Forecast()
     lengths = sorted(set(options.lengths))
@@ -129,8 +131,9 @@ def measure_attention(options: AttentionOptions, progress: Progress = silent) ->
             except Exception as error:
                 wrong[row.name] = failure_of(error).reason
         for length in lengths:
-            found += _measure_length(options, rows, wrong, forecast, probe, length, progress)
-    return {"measurements": found, "missing": missing}
+            found += _measure_length(options, rows, wrong, forecast, probe, length, progress, pace)
+    paces = [{"length": length, "seconds": seconds} for length, seconds in pace.items()]
+    return {"measurements": found, "pace": paces, "missing": missing}
 
 
 def _measure_length(
@@ -141,6 +144,7 @@ def _measure_length(
     probe: Probe,
     length: int,
     progress: Progress,
+    pace: dict[int, float],
 ) -> list[dict[str, Any]]:
     case = options.case(length)
     keys = [Key(row.name, direction) for direction in options.passes for row in rows]
@@ -165,11 +169,13 @@ def _measure_length(
 
     calls, parts = _calls(options, rows, case, [key for key in keys if key not in notes])
     timings = alternate(
-        calls,
+        calls | {YARDSTICK: yardstick()},
         rounds=options.rounds,
         seconds=options.seconds,
         on_sample=lambda done, total: progress(f"N = {length}: timing {len(calls)} calls in turn", done, total),
     )
+    if isinstance(same := timings[YARDSTICK], Timing):
+        pace[length] = same.median
     found = []
     for key in keys:
         timing = timings.get(key)

@@ -14,6 +14,7 @@ from .figures import BOTH, Figures, bold, divide, mebibytes, milliseconds, power
 from .model import BASES
 from .operations import OURS, PAIRS, SDPA, WHOLE
 from .record import Record
+from .scaling import drift
 
 ATTENTION, THREADS, CAUSAL = "attention-1-thread", "attention-2-threads", "attention-causal-1-thread"
 BFLOAT16 = "attention-bfloat16-1-thread"
@@ -168,6 +169,8 @@ def growth(records: Records) -> str:
     measured = [m["length"] for m in record["measurements"] if m["length"] >= record["options"]["fit_from"]]
     if measured:
         text += f"\n\nFitted over N = {min(measured)} to {max(measured)}, where three lengths or more were measured."
+    if record.get("pace"):
+        text += f" The same call took at most {drift(record):.2f} times as long beside one length as beside another."
     million = record.get("million") or {}
     if million.get("peak_bytes") is not None:
         share = million["peak_bytes"] / million["tensors_bytes"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from .timing import Failure
 
 UPPER_RANGE = 2**14  # slopes are fitted from here on, where fixed costs no longer show
 MILLION = 2**20
+STEADY = 1.3  # a machine whose speed changes by no more is steady enough to compare lengths
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,12 @@ def slopes(measurements: Sequence[dict[str, Any]], fit_from: int) -> list[dict[s
         peaks = [(m["length"], m["memory"]["peak_bytes"]) for m in points if m["memory"]]
         found.append({"row": row, "pass": direction, "time": slope(times), "memory": slope(peaks)})
     return found
+
+
+def drift(found: Mapping[str, Any]) -> float:
+    """How many times as long the same call took beside one length as beside another; 1 where it was not timed."""
+    seconds = [each["seconds"] for each in found.get("pace", [])]
+    return max(seconds) / min(seconds) if seconds else 1.0
 
 
 def slope(points: Sequence[tuple[int, float | None]]) -> float | None:

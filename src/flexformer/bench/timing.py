@@ -20,6 +20,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 SHORTEST_SAMPLE = 0.01  # seconds; quicker calls are repeated within a sample until they add up to this
 FEWEST_SAMPLES = 3
+YARDSTICK = "yardstick"  # a call that is always the same: what changes about it is the machine
+YARDSTICK_WIDTH = 512
 
 
 class Timing(NamedTuple):
@@ -95,6 +97,12 @@ def failure_of(error: BaseException) -> Failure:
     """An error in one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return Failure(f"failed: {text[:200]}")
+
+
+def yardstick() -> Callable[[], object]:
+    """A product of two square matrices, some milliseconds of work."""
+    square = torch.ones(YARDSTICK_WIDTH, YARDSTICK_WIDTH)
+    return lambda: square @ square
 
 
 @contextmanager

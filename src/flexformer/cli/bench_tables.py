@@ -7,6 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from flexformer.bench.scaling import STEADY, drift
+
 Record = dict[str, Any]
 
 SOFTMAX, OURS = "softmax", "flexformer-n"
@@ -24,6 +26,13 @@ def _attention(screen: Console, record: Record) -> None:
     _notes(screen, record["measurements"])
     for package, reason in record["missing"].items():
         screen.print(f"{package}: {reason}", soft_wrap=True, style="dim")
+    if (times := drift(record)) > STEADY:
+        screen.print(
+            f"The machine was {times:.1f} times slower at one length than at another: compare rows, not lengths, or "
+            "measure again while nothing else runs",
+            soft_wrap=True,
+            style="yellow",
+        )
 
 
 def _scaling(screen: Console, record: Record) -> None:
