@@ -1,4 +1,4 @@
-"""What a result came from: versions of packages and the commit."""
+"""What a result came from: versions of packages, the commit and the processor."""
 
 from __future__ import annotations
 
@@ -19,6 +19,18 @@ def versions(*packages: str) -> dict[str, str]:
         with contextlib.suppress(PackageNotFoundError):
             found[package] = version(package)
     return found
+
+
+def cpu_model() -> str:
+    """What the processor calls itself."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
 
 
 @functools.cache  # a checkout may change under a process, its code does not

@@ -51,6 +51,7 @@ def test_run_folder_holds_record_config_log_and_model(finished):
     assert kept["peak_memory"] is None or kept["peak_memory"] >= 0
     assert kept["tokens"] > 26 * 12 * 10
     assert kept["machine"]["threads"] == torch.get_num_threads()
+    assert kept["machine"]["cpu"]
     assert RunOptions.from_dict(yaml.safe_load((folder / "config.yaml").read_text())) == options
     assert record.parameters == sum(p.numel() for p in build_model(build_task(options), options).parameters())
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ..provenance import commit, versions
+from ..provenance import commit, cpu_model, versions
 from .attention import AttentionOptions
 from .decode import DecodeOptions
 from .model import ModelOptions
@@ -128,17 +128,6 @@ def describe_machine() -> dict[str, Any]:
         "memory_bytes": read_status("MemTotal", OF_THE_MACHINE),
         "system": f"{platform.system()} {platform.machine()}",
     }
-
-
-def cpu_model() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _as_json(value: Any) -> Any:

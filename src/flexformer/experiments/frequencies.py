@@ -143,7 +143,8 @@ class FrequencySweep(Experiment):
         seeds = ", ".join(map(str, sorted({r.seed for r in own}))) or "none yet"
         note = (
             f"Runs of {task} as in the other tables, but for the number of frequencies n in heads of width d; seeds "
-            f"{seeds}. Speed and memory are those of the training runs; the machine may have had other work beside."
+            f"{seeds}. Speed and memory are those of the training runs, which may be of different machines, with other "
+            "work beside."
         )
         name = f"{self.stem}-{task}"
         return Table(

@@ -22,7 +22,7 @@ import torch
 import yaml
 
 from flexformer.files import write_folder, write_json, write_text
-from flexformer.provenance import commit, versions
+from flexformer.provenance import commit, cpu_model, versions
 
 from . import checkpoints
 from .job import Settings
@@ -239,4 +239,10 @@ def machine() -> dict[str, Any]:
     """What the run computes on."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     system = f"{platform.system()} {platform.machine()}"
-    return {"system": system, "cores": os.cpu_count(), "threads": torch.get_num_threads(), "device": device}
+    return {
+        "cpu": cpu_model(),
+        "system": system,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": device,
+    }
