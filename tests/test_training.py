@@ -48,7 +48,7 @@ def largest_jump(losses, window=20):
     return max(losses[i] - sum(losses[i - window : i]) / window for i in range(window, len(losses)))
 
 
-@pytest.mark.parametrize("attention", ["softmax", "flexformer-s", "flexformer-n", "flexformer-c"])
+@pytest.mark.parametrize("attention", ["flexformer-s", "flexformer-n"])
 def test_the_byte_model_starts_to_learn(attention):
     found = run(attention, 40)
     assert math.isfinite(found.validation)
@@ -80,6 +80,7 @@ def test_the_literal_formulas_fail(attention):
     assert max(literal.norms) > 10 * max(recipe.norms)
 
 
+@pytest.mark.slow
 def test_the_literal_formulas_start_badly():
     """The short version of the test above."""
     literal, recipe = run("flexformer-n", 40, tuple(LITERAL.items())), run("flexformer-n", 40)

@@ -127,6 +127,7 @@ def test_a_lost_file_is_collected_from_its_finished_run(finished, capfd):
     assert path.read_text() == before
 
 
+@pytest.mark.slow
 def test_a_changed_preset_reruns_what_it_touches_and_leaves_the_table_honest(finished, monkeypatch, tmp_path, capfd):
     copied = tmp_path / "presets"
     shutil.copytree(presets.FOLDER, copied)
@@ -251,6 +252,7 @@ def test_a_plan_says_which_task_is_missing_for_each_cell(folders, pretrained, tm
     assert "as above" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_table4_carries_kernels_to_other_tasks(folders, pretrained):
     base, root, _ = pretrained
     arguments = ("--base", base, "--root", root, "--sources", "stsb", "--tasks", "cola", "rte", "stsb")
@@ -359,6 +361,7 @@ def test_n_sweep_counts_frequencies(folders, tmp_path):
     assert (folders.results / "n-sweep" / "n-sweep-smoke.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_fig2_measures_lengths_and_attentions(tmp_path, capfd):
     results = tmp_path / "results"
     command = ["reproduce", "fig2", "--preset", "smoke", "--results", str(results)]

@@ -122,6 +122,7 @@ def test_lengths_far_beyond_those_learned_from_are_warned_of(command, tmp_path):
     assert report["lengths"]["train"]["median"] > 48
 
 
+@pytest.mark.slow
 def test_convert_extends_positions_and_the_adapter_does_it_again(command, tmp_path):
     arguments = ["encoder", "corpus.txt", "--positions", "200", "--data.max_length", "100", "--data.join", "true"]
     status, _, err = command("convert", *arguments, "--output", "x", "--lengths", "[100,200]", *SHORT)
@@ -320,6 +321,7 @@ def test_a_base_that_was_moved_can_be_named(command, tmp_path):
     assert command("inspect", "run", "--text", "w1 w2 w3", "--base", "elsewhere")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_model_is_inspected_with_its_own_weights(command, tmp_path):
     assert command("distill", "decoder", "corpus.txt", "--output", "run", *SHORT)[0] == 0
     rates = ["--optimizer.lr", "0.05", "--adapter", "run/adapter"]

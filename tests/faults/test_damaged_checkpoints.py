@@ -127,6 +127,7 @@ def test_two_checkpoints_and_the_best_weights_they_know_of_are_kept(tmp_path):
         assert kept == {5: {5}, 10: {5, 10}, 15: {5, 10, 15}, 20: {5, 15, 20}, 25: {20, 25}}[step]
 
 
+@pytest.mark.slow
 def test_disk_that_is_full_while_saving_leaves_the_checkpoint_before_whole(root, whole, tmp_path):
     folder = tmp_path / "run"
     command = [sys.executable, SCRIPT, folder, root, "18", "5", "full", "10"]

@@ -21,7 +21,8 @@ def free_port():
         return listener.getsockname()[1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_process_that_does_not_answer_ends_the_run_with_a_clear_error(tmp_path, number):
     (tmp_path / "text.txt").write_text(TEXT)
     output = tmp_path / "run"

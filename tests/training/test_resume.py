@@ -54,6 +54,7 @@ def test_killed_run_resumes_to_the_same_metrics_log_and_weights(tmp_path):
     killed_and_resumed(tmp_path, "performer", "final", "at", 22)
 
 
+@pytest.mark.slow
 def test_checkpoint_cut_off_while_it_was_written_is_not_used(tmp_path):
     cut = in_own_process(tmp_path / "cut", "flexformer-n", "best", "saving", 15)
     assert cut.returncode == -signal.SIGKILL, cut.stderr
