@@ -18,7 +18,7 @@ from flexformer.bench import (
     read_records,
 )
 from flexformer.bench.figures import Figures
-from flexformer.bench.page import BLOCKS, COMMANDS, crossover
+from flexformer.bench.page import BLOCKS, COMMANDS, SCALING, crossover, growth
 from flexformer.bench.record import command_of, describe_machine
 from flexformer.files import write_bytes, write_text
 from flexformer.provenance import commit
@@ -169,3 +169,12 @@ def test_the_command_of_a_record_names_what_is_not_the_default():
 
 def test_the_machine_s_load_is_a_number_where_the_system_tells_it():
     assert load() is None or load() >= 0
+
+
+def test_growth_says_how_steady_the_machine_was():
+    fits = [{"row": "linear", "pass": "forward", "time": 1.0, "memory": None}]
+    pace = [{"length": 4, "seconds": 0.001}, {"length": 8, "seconds": 0.0012}]
+    record = {"slopes": fits, "measurements": [{"length": 8}], "options": {"fit_from": 4}, "pace": pace}
+    text = growth({SCALING: record})
+    assert "The same call took at most 1.20 times as long beside one length as beside another." in text
+    assert "The same call" not in growth({SCALING: record | {"pace": []}})

@@ -117,7 +117,7 @@ def measure_attention(options: AttentionOptions, progress: Progress = silent) ->
     """
     rows, missing = choose_rows(options.rows, options.is_causal)
     found: list[dict[str, Any]] = []
-    pace: dict[int, float] = {}
+    pace: list[dict[str, float]] = []
     wrong: dict[str, str] = {}
     forecast = Forecast()
     lengths = sorted(set(options.lengths))
@@ -131,9 +131,11 @@ def measure_attention(options: AttentionOptions, progress: Progress = silent) ->
             except Exception as error:
                 wrong[row.name] = failure_of(error).reason
         for length in lengths:
-            found += _measure_length(options, rows, wrong, forecast, probe, length, progress, pace)
-    paces = [{"length": length, "seconds": seconds} for length, seconds in pace.items()]
-    return {"measurements": found, "pace": paces, "missing": missing}
+            measured, same = _measure_length(options, rows, wrong, forecast, probe, length, progress)
+            found += measured
+            if isinstance(same, Timing):
+                pace.append({"length": length, "seconds": same.median})
+    return {"measurements": found, "pace": pace, "missing": missing}
 
 
 def _measure_length(
@@ -144,8 +146,8 @@ def _measure_length(
     probe: Probe,
     length: int,
     progress: Progress,
-    pace: dict[int, float],
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], Timing | Failure]:
+    """The measurements of a length, and what the yardstick took beside them."""
     case = options.case(length)
     keys = [Key(row.name, direction) for direction in options.passes for row in rows]
     families = {row.name: row.family for row in rows}
@@ -174,8 +176,6 @@ def _measure_length(
         seconds=options.seconds,
         on_sample=lambda done, total: progress(f"N = {length}: timing {len(calls)} calls in turn", done, total),
     )
-    if isinstance(same := timings[YARDSTICK], Timing):
-        pace[length] = same.median
     found = []
     for key in keys:
         timing = timings.get(key)
@@ -186,7 +186,8 @@ def _measure_length(
         found.append(
             measurement(key.row, families[key.row], length, key.direction, timing, memories.get(key), notes.get(key))
         )
-    return found + [_limit(direction, length, parts[direction], timings) for direction in parts]
+    found += [_limit(direction, length, parts[direction], timings) for direction in parts]
+    return found, timings[YARDSTICK]
 
 
 def _calls(

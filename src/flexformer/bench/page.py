@@ -169,7 +169,7 @@ def growth(records: Records) -> str:
     measured = [m["length"] for m in record["measurements"] if m["length"] >= record["options"]["fit_from"]]
     if measured:
         text += f"\n\nFitted over N = {min(measured)} to {max(measured)}, where three lengths or more were measured."
-    if record.get("pace"):
+    if measured and record.get("pace"):
         text += f" The same call took at most {drift(record):.2f} times as long beside one length as beside another."
     million = record.get("million") or {}
     if million.get("peak_bytes") is not None:
