@@ -180,8 +180,9 @@ def test_sweep_over_frequencies_takes_language_models(tmp_path, capfd):
     folders = {"--root": "data", "--output": "out", "--results": "results"}
     command += [part for option, name in folders.items() for part in (option, str(tmp_path / name))]
     assert main(command) == 0
-    (cell,) = json.loads(capfd.readouterr().out)
+    cell, steps = json.loads(capfd.readouterr().out)
     assert (cell["labels"]["task"], cell["labels"]["n"]) == ("lm", 8)
+    assert steps["details"]["measurements"][0]["seconds"]["median"] > 0
     assert cell["metrics"]["test_perplexity"] > 1
     assert (tmp_path / "results/n-sweep/n-sweep-smoke.png").read_bytes().startswith(b"\x89PNG")
 

@@ -354,7 +354,11 @@ def test_lists_take_words_or_nothing(given, shown, capsys):
 def test_n_sweep_counts_frequencies(folders, tmp_path):
     arguments = ("--tasks", "listops", "--multiples", "0.5", "1", "--root", tmp_path / "data")
     assert folders.run("n-sweep", *arguments) == 0
-    cells = sorted(folders.cells("n-sweep").values(), key=lambda cell: cell["labels"]["n"])
+    found = folders.cells("n-sweep")
+    steps = found.pop("listops-flexformer-n-smoke-steps-n8-16")
+    assert [this["row"] for this in steps["details"]["measurements"]] == ["8", "16"]
+    assert all(this["seconds"]["median"] > 0 and this["note"] is None for this in steps["details"]["measurements"])
+    cells = sorted(found.values(), key=lambda cell: cell["labels"]["n"])
     assert [cell["labels"]["n"] for cell in cells] == [8, 16]
     assert cells[1]["parameters"] - cells[0]["parameters"] == 2 * 2 * 8 * 16
     assert "| 8 | 0.50 |" in (folders.results / "n-sweep" / "n-sweep-smoke.md").read_text()

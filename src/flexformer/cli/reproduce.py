@@ -80,8 +80,9 @@ def n_sweep(
 ) -> int:
     """Train with different numbers of frequencies n: accuracy or perplexity, speed and memory.
 
-    A cell is one run of flexformer train or train lm with the preset's settings, in a process of its own, so that its
-    memory is its own. Finished cells are not repeated, one that was cut off goes on.
+    A cell is one run of flexformer train or train lm with the preset's settings. Finished cells are not repeated, one
+    that was cut off goes on. Speed and memory are measured by themselves, one training step of every n in turn; let the
+    machine be quiet meanwhile. At the paper's scale they are those of the runs.
 
     Args:
         preset: The settings all runs share: paper, cpu or smoke.

@@ -29,7 +29,7 @@ def measure_steps(**options: Any) -> dict[str, Any]:
     """A training step of every row, measured in turn; options as of `flexformer bench model`."""
     started, load_before = time.perf_counter(), load()
     found = measure_model(ModelOptions(**{**options, "rows": tuple(options["rows"])}))
-    return _described(found, started, load_before)
+    return described(found, started, load_before)
 
 
 def measure_forward(
@@ -67,10 +67,10 @@ def measure_forward(
         this = measurement(row, "softmax", length, FORWARD, timing, memories.get(row), note)
         del this["family"]
         measured.append(this)
-    return _described({"measurements": measured}, started, load_before)
+    return described({"measurements": measured}, started, load_before)
 
 
-def _described(found: dict[str, Any], started: float, load_before: float | None) -> dict[str, Any]:
+def described(found: dict[str, Any], started: float, load_before: float | None) -> dict[str, Any]:
     """What was measured, with what times depend on."""
     seconds = time.perf_counter() - started
     return {**found, "hardware": describe_machine(), "load_before": load_before, "seconds": seconds}

@@ -10,18 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from flexformer.tasks.generated import GeneratedTask
 from flexformer.training import Job, TaskJob
-from flexformer.training.optimizer import adamw
 from flexformer.training.run import quiet_libraries
-from flexformer.training.trainer import without_idle_masks
 
 from .cells import Cell, Status, TrainedCell
 from .results import Result
 from .stages import REFERENCE, Stage, build_job
+from .steps import training_step
 
 TIMED_STEPS, TIMED_SECONDS = 4, 3.0  # at most; two steps are timed however long they take, as the first is slow
 FORWARD_SHARE = 1 / 3  # of a step's time, what an evaluation of as many examples takes
@@ -141,23 +139,11 @@ def _size(job: Job, split: Any) -> int:
 
 
 def _step_seconds(job: Job) -> float:
-    """The fastest of a few training steps, portions of a batch included."""
-    options = job.options
-    torch.manual_seed(options.seed)
-    model = job.model().train()
-    optimizer = adamw(model, options.optimizer)
-    data: Any = job.dataset("train")
-    size = options.training.batch_size // options.training.accumulation
-    # Spread over the set, because many are sorted by length or by label.
-    stride = max(1, len(data) // size)
-    batch = without_idle_masks(job.collate([data[i * stride % len(data)] for i in range(size)]))
+    """The fastest of a few training steps, all portions of a batch included."""
+    step = training_step(job, portions=1)
     times: list[float] = []
     while len(times) < 2 or (len(times) < TIMED_STEPS and sum(times) < TIMED_SECONDS):
         started = time.perf_counter()
-        outputs = model(**batch)
-        loss = outputs["loss"] if isinstance(outputs, dict) else outputs.loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        step()
         times.append(time.perf_counter() - started)
-    return min(times) * options.training.accumulation
+    return min(times) * job.options.training.accumulation

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from flexformer import kernels
 from flexformer.training import LanguageOptions, RunOptions
@@ -19,7 +19,13 @@ from .experiment import Experiment, ordered
 from .language_table import CORPORA, SIZES, LanguageTable
 from .results import Result
 from .stages import Kind, Stage
+from .steps import steps_cell
 from .tables import Column, Row, Table, Value
+
+Key: TypeAlias = tuple[str, str, int]
+"""task, attention and number of frequencies"""
+Cost: TypeAlias = tuple[float | None, float | None]
+"""seconds and peak bytes of a step"""
 
 OPTION = "num_frequencies"
 TASKS = ("lm", "image", "listops")
@@ -33,6 +39,9 @@ MEASURES = {
 
 class FrequencySweep(Experiment):
     """Runs that differ in the number of frequencies alone.
+
+    Where runs may share two cores with other work, a step is measured by itself, all numbers of frequencies in turn. At
+    the paper's scale runs have a GPU to themselves, and speed and memory are their own.
 
     Args:
         preset: paper, cpu or smoke.
@@ -65,17 +74,22 @@ class FrequencySweep(Experiment):
         return ordered([name for name in kernels.names() if OPTION in kernels.options(name)])
 
     def cells(self, attentions: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
-        return [
+        trained: list[Cell] = [
             self._cell(task, attention, self._count(task, multiple), seed)
             for seed in seeds
             for task in self.tasks
             for attention in attentions
             for multiple in self.multiples
         ]
+        if self.preset == "paper":
+            return trained
+        counts = {task: [self._count(task, multiple) for multiple in self.multiples] for task in self.tasks}
+        return trained + [self._steps(task, name, counts[task]) for task in self.tasks for name in attentions]
 
     def planned(self, found: Sequence[Result]) -> list[Cell]:
-        known = {(r.labels["task"], r.labels["attention"], r.labels["n"], r.seed) for r in found}
-        return [self._cell(*labels) for labels in sorted(known)]
+        runs = {(r.labels["task"], r.labels["attention"], r.labels["n"], r.seed) for r in trained(found)}
+        measured = {(r.labels["task"], r.labels["attention"], tuple(r.labels["counts"])) for r in _steps(found)}
+        return [*(self._cell(*labels) for labels in sorted(runs)), *(self._steps(*each) for each in sorted(measured))]
 
     def _count(self, task: str, multiple: float) -> int:
         width = self._head_dim(self._options(task, "flexformer-n", 0))
@@ -94,16 +108,28 @@ class FrequencySweep(Experiment):
         data["source"] = self.corpus
         return presets.load_language(SIZES[self.preset][0], attention=attention, seed=seed, data=data)
 
-    def _cell(self, task: str, attention: str, count: int, seed: int) -> Cell:
+    def _steps(self, task: str, attention: str, counts: Sequence[int]) -> Cell:
+        cells = {str(count): self._cell(task, attention, count, 0) for count in counts}
+        multiples = [f"{cell.labels['n'] / cell.labels['head_dim']:g}" for cell in cells.values()]
+        name = f"{self._called(task)}-{attention}-{self.preset}-steps-n{'-'.join(cells)}"
+        labels = {"task": task, "attention": attention, "counts": list(counts)}
+        stages = {count: cell.stage for count, cell in cells.items()}
+        command = ["flexformer", "reproduce", self.name, "--preset", self.preset, "--attention", attention]
+        command += ["--tasks", task, "--multiples", *multiples]
+        return steps_cell(self.name, name, labels, self.preset, stages, command)
+
+    def _called(self, task: str) -> str:
+        """Other texts than the scale's own stand beside it."""
+        return task if task != LANGUAGE or self.corpus == CORPORA[self.preset] else f"lm-{Path(self.corpus).stem}"
+
+    def _cell(self, task: str, attention: str, count: int, seed: int) -> TrainedCell:
         options = self._options(task, attention, seed)
         usual = count == self._head_dim(options)
         if not usual:
             given = options.model.attention_options | {OPTION: count}
             options = replace(options, model=replace(options.model, attention_options=given))  # type: ignore[arg-type]
         kind: Kind = "train lm" if task == LANGUAGE else "train"
-        # Other texts than the scale's own stand beside it.
-        which = task if task != LANGUAGE or self.corpus == CORPORA[self.preset] else f"lm-{Path(self.corpus).stem}"
-        name = f"{which}-{attention}-{self.preset}-n{count}-seed{seed}"
+        name = f"{self._called(task)}-{attention}-{self.preset}-n{count}-seed{seed}"
         labels = {"task": task, "attention": attention, "n": count, "head_dim": self._head_dim(options)}
         stage = Stage(name, kind, options)
         if usual:
@@ -117,10 +143,11 @@ class FrequencySweep(Experiment):
         return LanguageTable(self.preset, self.root, self.corpus)
 
     def tables(self, found: Sequence[Result]) -> list[Table]:
-        tasks = dict.fromkeys(r.labels["task"] for r in found) or dict.fromkeys(self.tasks)
+        tasks = dict.fromkeys(r.labels["task"] for r in trained(found)) or dict.fromkeys(self.tasks)
         return [self._table(task, [r for r in found if r.labels["task"] == task]) for task in tasks]
 
-    def _table(self, task: str, own: Sequence[Result]) -> Table:
+    def _table(self, task: str, found: Sequence[Result]) -> Table:
+        own = trained(found)
         attentions = ordered(list(dict.fromkeys(r.labels["attention"] for r in own))) or self.rows()
         usual = "test_perplexity" if task == LANGUAGE else "test_accuracy"
         measure = next((name for name in MEASURES if own and name in own[0].metrics), usual)
@@ -129,37 +156,77 @@ class FrequencySweep(Experiment):
         for attention in attentions:
             columns.append(Column(title, attention, 2, better))  # type: ignore[arg-type]
             columns += [Column("steps / s", attention, 2, None), Column("peak MiB of a step", attention, 0, None)]
+        costs = self._costs(found)
         rows = []
         for n in sorted({r.labels["n"] for r in own}):
             same = [r for r in own if r.labels["n"] == n]
             values: list[Value | None] = [Value(n / same[0].labels["head_dim"])]
             for attention in attentions:
                 runs = [r for r in same if r.labels["attention"] == attention]
-                speeds = [1 / r.step_seconds for r in runs if r.step_seconds]
-                peaks = [r.peak_memory / 2**20 for r in runs if r.peak_memory]
                 values.append(Value.of([factor * r.metrics[measure] for r in runs]))
-                values += [Value(mean(each)) if each else None for each in (speeds, peaks)]
+                seconds, peak = costs.get((task, attention, n), (None, None))
+                values += [Value(1 / seconds) if seconds else None, Value(peak / 2**20) if peak else None]
             rows.append(Row(str(n), tuple(values)))
         seeds = ", ".join(map(str, sorted({r.seed for r in own}))) or "none yet"
+        how = "those of the runs" if self.preset == "paper" else "of a step by itself, all n in turn, on one thread"
         note = (
             f"Runs of {task} as in the other tables, but for the number of frequencies n in heads of width d; seeds "
-            f"{seeds}. Speed and memory are those of the training runs, which may be of different machines, with other "
-            "work beside."
+            f"{seeds}. Speed and memory are {how}."
         )
         name = f"{self.stem}-{task}"
         return Table(
             name, f"Number of frequencies: {task}, {self.preset} scale", "n", tuple(columns), tuple(rows), (note,)
         )
 
+    def _costs(self, found: Sequence[Result]) -> dict[Key, Cost]:
+        """Of a step."""
+        if self.preset == "paper":
+            runs = {key: [r for r in trained(found) if _key(r) == key] for key in map(_key, trained(found))}
+            return {
+                key: (_mean([r.step_seconds for r in own]), _mean([r.peak_memory for r in own]))
+                for key, own in runs.items()
+            }
+        by_size = sorted(_steps(found), key=lambda result: len(result.labels["counts"]))
+        largest = {(result.labels["task"], result.labels["attention"]): result for result in by_size}
+        return {
+            (*kind, int(this["row"])): (
+                this["seconds"] and this["seconds"]["median"],
+                this["memory"] and this["memory"]["peak_bytes"],
+            )
+            for kind, result in largest.items()
+            for this in result.details["measurements"]
+        }
+
     def plot(self, tables: Sequence[Table], found: Sequence[Result]) -> dict[str, bytes]:
-        if not found:
+        runs = trained(found)
+        if not runs:
             return {}
         from flexformer.viz.frequencies import plot_frequencies
 
-        return plot_frequencies([_point(result) for result in found], self.preset)
+        costs = self._costs(found)
+        points = [_point(result, *costs.get(_key(result), (None, None))) for result in runs]
+        return plot_frequencies(points, self.preset)
 
 
-def _point(result: Result) -> dict[str, Any]:
+def trained(found: Sequence[Result]) -> list[Result]:
+    """Results of runs, without those of measurements."""
+    return [result for result in found if "n" in result.labels]
+
+
+def _steps(found: Sequence[Result]) -> list[Result]:
+    return [result for result in found if "counts" in result.labels]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return mean(known) if known else None
+
+
+def _key(result: Result) -> Key:
+    return result.labels["task"], result.labels["attention"], result.labels["n"]
+
+
+def _point(result: Result, seconds: float | None, peak: float | None) -> dict[str, Any]:
     byte = "test_bits_per_byte" in result.metrics
     return {
         "task": result.labels["task"],
@@ -170,6 +237,6 @@ def _point(result: Result) -> dict[str, Any]:
         "test_accuracy": result.metrics.get("test_accuracy"),
         "test_bits_per_byte": result.metrics.get("test_bits_per_byte"),
         "test_perplexity": None if byte else result.metrics.get("test_perplexity"),
-        "steps_per_second": None if result.step_seconds is None else 1 / result.step_seconds,
-        "peak_memory": result.peak_memory,
+        "steps_per_second": seconds and 1 / seconds,
+        "peak_memory": peak,
     }

@@ -16,7 +16,7 @@ from flexformer.tasks.paper import accuracy
 
 from .arena_table import ORDER, RETRIEVAL, SUBSTITUTE, TITLES, averages, stuck
 from .curves import curve, stable_from
-from .frequencies import MULTIPLES
+from .frequencies import MULTIPLES, trained
 from .glue_cells import TASKS, TWICE
 from .glue_tables import SOURCES
 from .kernels import RATES, best_cells, divergence
@@ -184,7 +184,7 @@ def recovery_speed(found: Sequence[Result]) -> Finding:
 def frequencies(found: Sequence[Result], task: str) -> tuple[Panel, str]:
     """Of ours, what a task gives by n / d and seed, and the means in words; perplexities are negative."""
     scores: dict[float, dict[int, float]] = {}
-    for r in found:
+    for r in trained(found):
         if (r.labels["task"], r.labels["attention"]) == (task, N):
             right = r.metrics.get("test_accuracy")
             value = -r.metrics["test_perplexity"] if right is None else 100 * right
