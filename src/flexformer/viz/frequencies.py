@@ -18,6 +18,7 @@ PANELS = (
     ("steps_per_second", 1.0, "training speed", "steps per second"),
     ("peak_memory", 2.0**-20, "peak memory", "MiB"),
 )
+FROM_ZERO = ("steps_per_second", "peak_memory")  # where a part of the axis would make little look like much
 
 
 def plot_frequencies(points: Sequence[dict[str, Any]], scale: str) -> dict[str, bytes]:
@@ -50,6 +51,8 @@ def plot_frequencies(points: Sequence[dict[str, Any]], scale: str) -> dict[str, 
                 axes.set_xticks(counts, [str(count) for count in counts])
                 axes.set(title=f"{task}: {title}", xlabel=f"frequencies n, heads of {own[0]['head_dim']}", ylabel=unit)
                 axes.set_ymargin(0.15)
+                if field in FROM_ZERO:
+                    axes.set_ylim(bottom=0)
         handles = {h.get_label(): h for axes in figure.axes for h in axes.get_lines() if h.get_label() in chosen}
         figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=len(handles))
         figure.suptitle(f"Number of frequencies, {scale} scale", x=0.01, ha="left", fontsize=9, color=MUTED)
