@@ -105,13 +105,32 @@ def test_a_run_that_several_cells_start_from_is_paid_for_once():
     assert budget(cells[1:]) == "3 runs of 100 to 300 steps, 2.0 run-hours"
     assert budget(cells[:1]) == "1 run of 300 steps, 1.0 run-hours"
     assert budget([]) == ""
+    measured = SimpleNamespace(digest="m", steps=0, seconds=180.0, stages=[])
+    assert budget([measured]) == "3 minutes of measuring"
+    assert budget([cells[0], measured]) == "1 run of 300 steps, 1.0 run-hours, 3 minutes of measuring"
+
+
+def test_commands_of_claims_name_the_seeds_that_were_run():
+    def given(**seeds):
+        return script("claims").seeds_given(
+            [
+                SimpleNamespace(labels={"attention": name}, seed=seed, steps=1)
+                for name, own in seeds.items()
+                for seed in own
+            ]
+        )
+
+    assert given(softmax=[0], linear=[0]) == [""]
+    assert given(softmax=[0, 1], linear=[0, 1]) == [" --seeds 0 1"]
+    assert given(softmax=[0, 1, 2], linear=[0], rfa=[0]) == ["", " --attention softmax --seeds 1 2"]
+    assert given() == [""]
 
 
 @pytest.mark.parametrize("experiment", [kind("cpu") for kind in EXPERIMENTS], ids=lambda experiment: experiment.stem)
 def test_cells_say_where_they_are_from_and_what_they_took(experiment):
     for result in read_all(ROOT / "results", experiment.name, "cpu"):
         said = [result.command, result.commit, result.dirty is False, result.seconds]
-        if not isinstance(experiment, EfficiencyFigure):  # which trains nothing
+        if "measurements" not in result.details:  # which take no training
             said += [result.steps, result.tokens]
         assert all(said), result.cell
 

@@ -96,8 +96,8 @@ class ArenaTable(Experiment):
         both = RETRIEVAL in present and SUBSTITUTE in present
         left_out = set() if both else {RETRIEVAL if SUBSTITUTE in present else SUBSTITUTE}
         shown = [task for task in ORDER if task not in left_out]
-        averaged = [task for task in shown if not (both and task == SUBSTITUTE)]
-        average = f"average with {TITLES[SUBSTITUTE]}" if SUBSTITUTE in averaged else "average"
+        averaged = [task for task in shown if task != SUBSTITUTE]
+        average = "average" if RETRIEVAL in averaged else f"average without {TITLES[SUBSTITUTE]}"
         where = f"{self.preset} scale"
         columns = [Column(TITLES[task], where) for task in shown] + [Column(average, where)]
         columns += [Column(TITLES[task], "paper", measured=False) for task in paper.COLUMNS]
@@ -136,7 +136,10 @@ class ArenaTable(Experiment):
             return []
         names = ", ".join(name for name in self.rows() if name in smaller)
         sees = "see" if len(smaller) > 1 else "sees"
-        return [f"What {names} {sees} of a sequence is made smaller with its length: about the paper's part of it."]
+        return [
+            f"What {names} {sees} of a sequence (chunks, windows, blocks, landmarks) is made as much smaller as "
+            "sequences are shorter than the paper's."
+        ]
 
     def _substitute_note(self, shown: Sequence[str], found: Sequence[Result]) -> list[str]:
         if SUBSTITUTE not in shown:

@@ -74,7 +74,7 @@ class FrequencySweep(Experiment):
         return ordered([name for name in kernels.names() if OPTION in kernels.options(name)])
 
     def cells(self, attentions: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
-        trained: list[Cell] = [
+        runs: list[Cell] = [
             self._cell(task, attention, self._count(task, multiple), seed)
             for seed in seeds
             for task in self.tasks
@@ -82,14 +82,14 @@ class FrequencySweep(Experiment):
             for multiple in self.multiples
         ]
         if self.preset == "paper":
-            return trained
+            return runs
         counts = {task: [self._count(task, multiple) for multiple in self.multiples] for task in self.tasks}
-        return trained + [self._steps(task, name, counts[task]) for task in self.tasks for name in attentions]
+        return runs + [self._steps(task, name, counts[task]) for task in self.tasks for name in attentions]
 
     def planned(self, found: Sequence[Result]) -> list[Cell]:
         runs = {(r.labels["task"], r.labels["attention"], r.labels["n"], r.seed) for r in trained(found)}
-        measured = {(r.labels["task"], r.labels["attention"], tuple(r.labels["counts"])) for r in _steps(found)}
-        return [*(self._cell(*labels) for labels in sorted(runs)), *(self._steps(*each) for each in sorted(measured))]
+        steps = {(r.labels["task"], r.labels["attention"], tuple(r.labels["counts"])) for r in measured(found)}
+        return [*(self._cell(*labels) for labels in sorted(runs)), *(self._steps(*labels) for labels in sorted(steps))]
 
     def _count(self, task: str, multiple: float) -> int:
         width = self._head_dim(self._options(task, "flexformer-n", 0))
@@ -186,7 +186,7 @@ class FrequencySweep(Experiment):
                 key: (_mean([r.step_seconds for r in own]), _mean([r.peak_memory for r in own]))
                 for key, own in runs.items()
             }
-        by_size = sorted(_steps(found), key=lambda result: len(result.labels["counts"]))
+        by_size = sorted(measured(found), key=lambda result: len(result.labels["counts"]))
         largest = {(result.labels["task"], result.labels["attention"]): result for result in by_size}
         return {
             (*kind, int(this["row"])): (
@@ -213,7 +213,8 @@ def trained(found: Sequence[Result]) -> list[Result]:
     return [result for result in found if "n" in result.labels]
 
 
-def _steps(found: Sequence[Result]) -> list[Result]:
+def measured(found: Sequence[Result]) -> list[Result]:
+    """Results of measurements, without those of runs."""
     return [result for result in found if "counts" in result.labels]
 
 

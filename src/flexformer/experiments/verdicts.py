@@ -127,8 +127,10 @@ def together(findings: Mapping[str, Finding]) -> Finding:
     named = {name: each.figures for name, each in findings.items() if each.figures}
     figures = "; ".join(text if text.startswith(name) else f"{name}: {text}" for name, text in named.items())
     for kind in (FAILS, UNDECIDED):
-        for name, part in findings.items():
-            if part.kind == kind:
-                remark = f"{name}, {part.remark}" if part.remark else name
-                return Finding(kind, figures, part.seeds, remark)
+        of_kind = {name: part for name, part in findings.items() if part.kind == kind}
+        if of_kind:
+            remarks = dict.fromkeys(part.remark for part in of_kind.values())
+            alike = {remark: [name for name, part in of_kind.items() if part.remark == remark] for remark in remarks}
+            said = [", ".join(filter(None, (" and ".join(names), remark))) for remark, names in alike.items()]
+            return Finding(kind, figures, min(part.seeds for part in of_kind.values()), "; ".join(said))
     return Finding(HOLDS, figures, min(part.seeds for part in parts))
