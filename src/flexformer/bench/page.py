@@ -166,10 +166,17 @@ def growth(records: Records) -> str:
     record = records[SCALING]
     lines = [[bold(s["row"]), s["pass"], power(s["time"]), power(s["memory"])] for s in record["slopes"]]
     text = table(["", "pass", "time ~ N^", "memory ~ N^"], [line for line in lines if line[0] != "limit"])
-    measured = [m["length"] for m in record["measurements"] if m["length"] >= record["options"]["fit_from"]]
-    if measured:
-        text += f"\n\nFitted over N = {min(measured)} to {max(measured)}, where three lengths or more were measured."
-    if measured and record.get("pace"):
+    fitted = [m for m in record["measurements"] if m["length"] >= record["options"]["fit_from"] and m["seconds"]]
+    if fitted:
+        longest = {(m["row"], m["pass"]): m["length"] for m in sorted(fitted, key=lambda m: m["length"])}
+        last = max(longest.values())
+        text += f"\n\nFitted from N = {min(m['length'] for m in fitted)} to {last}, where three lengths were measured."
+        for (row, direction), length in longest.items():
+            if length < last and any(
+                s["row"] == row and s["pass"] == direction and s["time"] for s in record["slopes"]
+            ):
+                text += f" Of {row}, {direction}, the longest was {length}."
+    if fitted and record.get("pace"):
         text += f" The same call took at most {drift(record):.2f} times as long beside one length as beside another."
     million = record.get("million") or {}
     if million.get("peak_bytes") is not None:

@@ -121,7 +121,9 @@ class EfficiencyFigure(Experiment):
             lines.append(Row(f"{length:,}", (*map(_milliseconds, here), *map(_mebibytes, here))))
         note = (
             "Forward pass of the Retrieval model, two documents of N tokens, measured in turn on "
-            f"{_threads(self.threads)}. softmax-unfused forms all weights, softmax is torch's fused attention."
+            f"{_threads(self.threads)}. softmax-unfused forms all weights, softmax is torch's fused attention. Each "
+            "length was measured by itself: times are to be compared at one length; flexformer bench scaling measures "
+            "growth."
         )
         title = f"Figure 2 (a): one forward pass over N tokens, {self.preset} scale"
         return Table(f"{self.stem}-a", title, "N", tuple(columns), tuple(lines), (note,))
