@@ -174,7 +174,22 @@ def test_the_machine_s_load_is_a_number_where_the_system_tells_it():
 def test_growth_says_how_steady_the_machine_was():
     fits = [{"row": "linear", "pass": "forward", "time": 1.0, "memory": None}]
     pace = [{"length": 4, "seconds": 0.001}, {"length": 8, "seconds": 0.0012}]
-    record = {"slopes": fits, "measurements": [{"length": 8}], "options": {"fit_from": 4}, "pace": pace}
+    measured = [{"row": "linear", "pass": "forward", "length": 8, "seconds": {"median": 1.0}}]
+    record = {"slopes": fits, "measurements": measured, "options": {"fit_from": 4}, "pace": pace}
     text = growth({SCALING: record})
     assert "The same call took at most 1.20 times as long beside one length as beside another." in text
     assert "The same call" not in growth({SCALING: record | {"pace": []}})
+
+
+def test_growth_says_how_far_each_row_was_measured():
+    fits = [{"row": row, "pass": "forward", "time": time, "memory": None} for row, time in (("a", 1.0), ("b", 1.1))]
+    fits.append({"row": "softmax", "pass": "forward", "time": None, "memory": None})
+    lengths = {"a": (4, 8, 16), "b": (4, 8), "softmax": (4,)}
+    measured = [
+        {"row": row, "pass": "forward", "length": n, "seconds": {"median": 1.0} if n in own else None}
+        for row, own in lengths.items()
+        for n in (4, 8, 16, 32)
+    ]
+    text = growth({SCALING: {"slopes": fits, "measurements": measured, "options": {"fit_from": 4}}})
+    assert "Fitted from N = 4 to 16, where three lengths were measured. Of b, forward, the longest was 8." in text
+    assert "softmax, forward, the longest" not in text

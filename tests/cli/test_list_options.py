@@ -13,6 +13,7 @@ def command(
     names: list[str] | None = None,
     seeds: list[int] = [0],  # noqa: B006
     rates: list[float] = [0.1],  # noqa: B006
+    lengths: tuple[int, ...] = (1, 2),
     json: bool = False,
 ) -> int:
     """Do something.
@@ -22,6 +23,7 @@ def command(
         names: Some names.
         seeds: Some numbers.
         rates: Some rates.
+        lengths: Some lengths.
         json: Print JSON.
     """
     return 0
@@ -34,6 +36,12 @@ def read(*arguments):
 @pytest.mark.parametrize("given", [["--seeds", "0", "1", "2"], ["--seeds", "[0,1,2]"], ["--seeds=[0, 1, 2]"]])
 def test_words_and_brackets_are_the_same(given):
     assert read(*given, "--json")["seeds"] == [0, 1, 2]
+
+
+def test_tuples_take_words_too():
+    assert tuple(read("--lengths", "64")["lengths"]) == (64,)
+    assert tuple(read("--lengths", "64", "128", "--json")["lengths"]) == (64, 128)
+    assert tuple(read("--lengths=[64,128]")["lengths"]) == (64, 128)
 
 
 def test_words_end_at_the_next_option():

@@ -118,6 +118,8 @@ def test_pickled_weights_are_not_loaded(tmp_path):
 def test_code_from_the_hub_is_not_run(tmp_path):
     with pytest.raises(TypeError, match="trust_remote_code is not taken here"):
         flexformer.load(tmp_path, trust_remote_code=True)
+    with pytest.raises(TypeError, match="output_loading_info is not taken here"):
+        flexformer.load(tmp_path, output_loading_info=True)
 
 
 def test_code_in_a_model_s_folder_is_not_run_nor_asked_for(tmp_path, monkeypatch):

@@ -44,6 +44,23 @@ def test_short_inputs_give_the_same_bits_and_long_ones_run(family):
     assert present in (127, 128)
 
 
+def test_masks_among_buffers_are_not_taken_for_counts():
+    options = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 61, "n_positions": 128, "pad_token_id": 0}
+    model = make("GPTBigCodeModel", "GPTBigCodeConfig", **options)
+    assert output(flexformer.extend_positions(model, LENGTH), **long_inputs()).isfinite().all()
+
+
+def test_model_that_ends_elsewhere_too_is_refused_and_left_as_it_was():
+    options = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 2]]}
+    options |= {"vocab_size": 61, "max_position_embeddings": 128, "bos_token_id": 1, "eos_token_id": 2}
+    model = make("GPTNeoModel", "GPTNeoConfig", **options)
+    before = output(model, **inputs("gpt2"))
+    with pytest.raises(ValueError, match="does not read more than 128 tokens with a longer table either"):
+        flexformer.extend_positions(model, LENGTH)
+    assert torch.equal(output(model, **inputs("gpt2")), before)
+    assert model.wpe.weight.shape[0] == model.wpe.num_embeddings == model.config.max_position_embeddings == 128
+
+
 @pytest.mark.parametrize(("family", "first"), [("bert", 0), ("roberta", 1), ("gpt2", 0)])
 def test_rows_are_repeated_after_those_kept_for_padding(family, first):
     model = build(family)

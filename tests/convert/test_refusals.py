@@ -55,6 +55,13 @@ MODERNBERT |= {"sep_token_id": 2}
         ("SplinterModel", "SplinterConfig", TEXT, r"does more in its attention than it tells .* differ by \d+% from"),
         ("BigBirdPegasusForCausalLM", "BigBirdPegasusConfig", BART, r"does more in its attention than it tells"),
         ("DiffLlamaForCausalLM", "DiffLlamaConfig", GROUPED, r"computes attention more than once for each token"),
+        ("MllamaForCausalLM", "MllamaTextConfig", GROUPED | {"cross_attention_layers": [1]}, r"has cross attention"),
+        (
+            "SplinterModel",
+            "SplinterConfig",
+            TEXT | {"initializer_range": 0.02},
+            r"does more in its attention than it tells",
+        ),
     ],
     ids=[
         "window",
@@ -70,6 +77,8 @@ MODERNBERT |= {"sep_token_id": 2}
         "splinter",
         "pegasus",
         "twice",
+        "pictures",
+        "as initialised",
     ],
 )
 def test_model_without_a_kernel_form_is_refused_and_left_as_it_was(model, config, options, reason):
@@ -120,6 +129,42 @@ def test_encoder_of_an_encoder_decoder_model_can_be_converted_alone():
     assert torch.equal(output(model, **arguments), before)
     with pytest.raises(ValueError, match="BartDecoder has cross attention"):
         flexformer.convert(model.get_decoder())
+
+
+def test_encoder_of_t5_says_what_keeps_it_from_being_converted():
+    with pytest.raises(ValueError, match="adds a position bias"):
+        flexformer.convert(make("T5ForConditionalGeneration", "T5Config", **T5).get_encoder())
+
+
+def test_model_without_weights_is_refused():
+    with torch.device("meta"):
+        model = make("BertModel", "BertConfig", **TEXT)
+    with pytest.raises(ValueError, match="BertModel is on the meta device and has no weights"):
+        flexformer.convert(model)
+
+
+@pytest.mark.parametrize("family", ["Gemma3n", "Gemma4"])
+def test_layers_that_share_keys_stay_softmax_and_generate_what_they_did(family):
+    own = {"layer_types": ["full_attention"] * 5, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8}
+    own |= {"num_hidden_layers": 5, "head_dim": 8, "sliding_window": 8, "vocab_size_per_layer_input": 61}
+    if family == "Gemma3n":
+        own |= {"laurel_rank": 4, "activation_sparsity_pattern": [0.0] * 5, "altup_num_inputs": 2}
+    model, prompt = make(f"{family}ForCausalLM", f"{family}TextConfig", **GROUPED | own), inputs("llama")
+    settings = {"max_new_tokens": 8, "do_sample": False}
+    before = {cache: model.generate(**prompt, **settings, **cache_named(cache)) for cache in ("dynamic", "static")}
+    with pytest.raises(ValueError, match=r"layers \[2, 3, 4\].*shares keys and values.*layers=\[0, 1\]"):
+        flexformer.convert(model)
+    flexformer.convert(model, "softmax", layers=[0, 1])
+    for cache, tokens in before.items():
+        assert torch.equal(model.generate(**prompt, **settings, **cache_named(cache)), tokens)
+    flexformer.convert(flexformer.restore(model), layers=[0, 1])
+    for cache in before:
+        tokens = model.generate(**prompt, **settings, **cache_named(cache))
+        assert torch.equal(tokens, model.generate(**prompt, **settings, use_cache=False))
+
+
+def cache_named(name):
+    return {} if name == "dynamic" else {"cache_implementation": name}
 
 
 def test_cache_that_keeps_more_than_keys_is_refused():

@@ -12,10 +12,10 @@ from rich.console import Console
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import flexformer
-from flexformer.distill import FinetuneOptions, GlueOptions, LoraOptions, TextOptions, fidelity
+from flexformer.distill import FinetuneOptions, GlueOptions, KernelOptions, LoraOptions, TextOptions, fidelity
 from flexformer.distill.finetune import FinetuneJob
 from flexformer.distill.options import StageOptions
-from flexformer.distill.pretrained import positions
+from flexformer.distill.pretrained import longest_input, positions
 from flexformer.distill.procedures import finetune, recover
 from flexformer.distill.text_finetune import TextFinetuneJob
 from flexformer.training import OptimizerOptions, RunFolderError, ScheduleOptions, TrainingOptions
@@ -222,6 +222,7 @@ def test_held_out_examples_choose_the_weights_unless_dev_is_to(place):
         ({"head": "cosine"}, ValueError, "head cosine does not fit cola; it is for scores of pairs, stsb"),
         ({"attention": "longformer"}, ValueError, "attention 'longformer' cannot replace that of a pretrained model"),
         ({"adapter": "nowhere"}, ValueError, "attention softmax has no use for an adapter"),
+        ({"kernel": KernelOptions(layers=[0])}, ValueError, r"attention softmax has no use for kernel .*layers=\[0\]"),
         ({"adapter": "nowhere", "attention": "hedgehog"}, OSError, "nowhere is not an adapter"),
     ],
 )
@@ -260,5 +261,8 @@ def test_sequences_that_have_no_positions_are_refused_before_anything_is_written
 
 def test_positions_are_counted_as_the_model_counts_them():
     assert positions(transformers.RobertaConfig(max_position_embeddings=514)) == 512
+    assert positions(transformers.Data2VecTextConfig(max_position_embeddings=514)) == 512
+    assert positions(transformers.MPNetConfig(max_position_embeddings=514)) == 512
+    assert longest_input(transformers.EsmConfig(position_embedding_type="rotary", pad_token_id=1)) is None
     assert positions(transformers.BertConfig()) == 512
     assert positions(transformers.GPT2Config()) == 1024

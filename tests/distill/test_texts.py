@@ -178,6 +178,7 @@ def test_folder_without_text_is_explained(tmp_path):
     [
         ({"max_length": 4, "min_length": 4}, "data.min_length 4 and data.max_length 4 leave no sequences"),
         ({"holdout": 0.0}, "data.holdout 0.0 is not a share"),
+        ({"holdout": 0.6}, "data.holdout 0.6 is not a share between 0 and 0.5"),
         ({"train_limit": 0}, "data.train_limit 0 leaves no sequences"),
     ],
 )

@@ -144,7 +144,7 @@ def _normalise(arguments: list[str], flags: set[str]) -> list[str]:
 
 
 def _is_list(hint: Any) -> bool:
-    return get_origin(hint) is list or any(get_origin(part) is list for part in get_args(hint))
+    return any(get_origin(each) in (list, tuple) for each in (hint, *get_args(hint)))
 
 
 def _gather(arguments: list[str], lists: set[str]) -> list[str]:

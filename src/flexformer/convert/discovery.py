@@ -18,13 +18,14 @@ from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 from transformers.utils.generic import ModelOutput
 
-from .interface import looks_back, softmax, visible_keys
+from .interface import looks_back, reads_shared_keys, softmax, visible_keys
 from .refusals import unsupported_softmax, unsupported_terms, unsupported_visibility
 
 NAME = "flexformer-discovery"
 TOKENS = 8
-TOLERANCES = {torch.float32: 1e-2, torch.float64: 1e-2}
+TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-4}
 """How much of its size an output may differ by where attention takes another path; a tenth in narrower dtypes."""
+_SHARED = "shares keys and values with other layers, which need all of them, while a state keeps sums"
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def discover(model: PreTrainedModel, example_inputs: Mapping[str, Any] | None = 
         model: a transformers model.
         example_inputs: keyword arguments to run it with instead.
     """
+    if model.device.type == "meta":
+        raise ValueError(f"{type(model).__name__} is on the meta device and has no weights to run with; load it first")
     inputs = _example(model) if example_inputs is None else dict(example_inputs)
     found: dict[nn.Module, list[Site]] = {}
     token = _found.set(found)
@@ -89,11 +92,15 @@ def discover(model: PreTrainedModel, example_inputs: Mapping[str, Any] | None = 
     finally:
         _found.reset(token)
     names = {module: name for name, module in model.named_modules()}
-    return [_named(calls, names[module]) for module, calls in found.items()]
+    has_sharing = any(map(reads_shared_keys, found))
+    return [_named(calls, names[module], has_sharing) for module, calls in found.items()]
 
 
-def _named(calls: list[Site], name: str) -> Site:
-    refusal = calls[0].kernel_refusal
+def _named(calls: list[Site], name: str, has_sharing: bool) -> Site:
+    refusal, module = calls[0].kernel_refusal, calls[0].module
+    # The layer that others share with is marked also where there are no others.
+    if has_sharing and (reads_shared_keys(module) or getattr(module, "store_full_length_kv", False)):
+        refusal = refusal or _SHARED
     if len(calls) > 1 and calls[0].is_causal:
         refusal = refusal or "computes attention more than once for each token, while a state serves one"
     return replace(calls[0], name=name, kernel_refusal=refusal)

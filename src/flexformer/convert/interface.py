@@ -123,6 +123,11 @@ def looks_back(module: nn.Module, is_causal: bool | None) -> bool:
     return bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
 
 
+def reads_shared_keys(module: nn.Module) -> bool:
+    """Whether an attention module has no keys of its own but those of an earlier layer, as in Gemma 3n."""
+    return bool(getattr(module, "is_kv_shared_layer", False))
+
+
 def softmax(
     module: nn.Module,
     query: Tensor,
@@ -284,7 +289,12 @@ def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
             f"cache holds a state at layer {index}, which attends with softmax here and needs all keys; it was filled "
             "by a model converted otherwise, begin with a new one"
         )
-    length = cache.get_seq_length(index)
+    if reads_shared_keys(module):
+        # It has no place in the cache, whose first layer has counted the tokens of this call already.
+        hidden: Tensor = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        length = cache.get_seq_length() - hidden.shape[1]
+    else:
+        length = cache.get_seq_length(index)
     # A static cache counts in a tensor of its own, which goes on counting before attention is computed.
     seat.running[_thread()] = length.clone() if isinstance(length, Tensor) else length
 

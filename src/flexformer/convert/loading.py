@@ -30,6 +30,8 @@ def load_model(
     """See `flexformer.load`."""
     if "trust_remote_code" in options:
         raise TypeError("trust_remote_code is not taken here; load the model yourself and call flexformer.load_adapter")
+    if options.get("output_loading_info"):
+        raise TypeError("output_loading_info is not taken here; what does not fit is an error in any case")
     by_adapter = adapter is None and (Path(base) / manifest.FILE).is_file()
     if by_adapter:
         base, adapter, options = _base_of_adapter(Path(base), options)

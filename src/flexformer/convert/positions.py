@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -57,7 +57,7 @@ class Tables:
         return self.rows - self.first
 
     def extend(self, length: int) -> None:
-        """Repeat the rows until there are positions for `length` tokens; nothing is changed if that cannot be done."""
+        """Repeat the rows until there are positions for `length` tokens; nothing is changed if that is not enough."""
         if not self.length < length <= MOST_POSITIONS:
             raise ValueError(
                 f"length {length} is not above the {self.length} tokens that {self.name} has positions for, or is more "
@@ -68,19 +68,34 @@ class Tables:
             (module, name, _longer(buffer, added))
             for module in self._around()
             for name, buffer in module.named_buffers(recurse=False)
-            if not buffer.is_floating_point() and buffer.shape[-1:] == (self.rows,)
+            if not buffer.is_floating_point() and buffer.dtype != torch.bool and buffer.shape[-1:] == (self.rows,)
+        ]
+        tables = [
+            (module, name, nn.Parameter(self._repeated(weight, length), weight.requires_grad))
+            for module, name, weight in self._places()
         ]
         if not hasattr(self.base, "_flexformer_conversion"):  # which gave the model configs of its own
             own_configs(self.base)
         text: Any = self.base.config.get_text_config()
+        before = [(module, name, getattr(module, name)) for module, name, _ in (*counters, *tables)]
+        self._set([*counters, *tables])
         text.max_position_embeddings += added
+        try:
+            _read(self.base, self.length + 1)
+        except Exception as error:
+            self._set(before)
+            text.max_position_embeddings -= added
+            raise ValueError(
+                f"{self.name} does not read more than {self.length} tokens with a longer table either: something else "
+                f"in it has a fixed length ({type(error).__name__}: {error})"
+            ) from error
         setattr(self.base.config, CONFIG_KEY, length)
-        for module, name, value in counters:
+
+    def _set(self, values: Iterable[tuple[nn.Module, str, Tensor]]) -> None:
+        for module, name, value in values:
             setattr(module, name, value)
-        for module, name, weight in list(self._places()):
-            setattr(module, name, nn.Parameter(self._repeated(weight, length), weight.requires_grad))
             if isinstance(module, nn.Embedding):
-                module.num_embeddings = self.rows + added
+                module.num_embeddings = len(module.weight)
 
     def _repeated(self, weight: Tensor, length: int) -> Tensor:
         again = torch.arange(length, device=weight.device) % self.length
@@ -119,7 +134,8 @@ def extend_to(base: PreTrainedModel, length: int) -> None:
 def is_rotary(config: PreTrainedConfig) -> bool:
     """Whether positions are rotations, which go on for ever."""
     text = config.get_text_config()
-    return any(getattr(text, name, None) is not None for name in ("rope_theta", "rope_parameters"))
+    is_said = getattr(text, "position_embedding_type", None) == "rotary"  # by ESM's
+    return is_said or any(getattr(text, name, None) is not None for name in ("rope_theta", "rope_parameters"))
 
 
 class _Lookups(TorchFunctionMode):
@@ -141,15 +157,21 @@ class _Lookups(TorchFunctionMode):
 
 
 def _looked_up(base: PreTrainedModel) -> tuple[list[Tensor], list[int]]:
-    """Tables of positions with their first rows, found by letting the model read one token several times."""
+    """Tables of positions with their first rows, found by letting the model read."""
+    with _Lookups() as found:
+        _read(base, TOKENS)
+    return list(found.firsts), list(found.firsts.values())
+
+
+def _read(base: PreTrainedModel, tokens: int) -> None:
+    """Let the model read one token several times."""
     padding = getattr(base.config.get_text_config(), "pad_token_id", None)
     token = int(padding == 0)  # any but padding, which some models leave out when they count
-    ids = torch.full((1, TOKENS), token, device=base.device)
+    ids = torch.full((1, tokens), token, device=base.device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     taken = inspect.signature(base.forward).parameters
-    with torch.no_grad(), evaluation(base), _Lookups() as found:
+    with torch.no_grad(), evaluation(base):
         base(**{name: value for name, value in inputs.items() if name in taken})
-    return list(found.firsts), list(found.firsts.values())
 
 
 def _longer(buffer: Tensor, added: int) -> Tensor:

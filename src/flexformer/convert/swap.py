@@ -33,6 +33,11 @@ _NOT_CONVERTIBLE = {
 }
 
 
+# How configs say that there is cross attention, and what models that have it are called with.
+_CROSSING = ("add_cross_attention", "cross_attention_layers")
+_ELSEWHERE = {"encoder_hidden_states", "decoder_input_ids", "cross_attention_states"}
+
+
 @dataclass
 class Conversion:
     """What `convert` did to a model, noted on it."""
@@ -140,9 +145,11 @@ def check_attention(attention: str) -> None:
 
 def find_sites(base: PreTrainedModel, example_inputs: Mapping[str, Any] | None = None) -> list[Site]:
     """The model's attention modules; an error if some cannot run in a converted model at all."""
-    crosses = base.config.is_encoder_decoder or getattr(base.config, "add_cross_attention", False)
+    config = base.config
+    crosses = config.is_encoder_decoder or any(getattr(config, name, False) for name in _CROSSING)
     # An encoder keeps the config of the whole model that it is part of; what it is not given it cannot attend to.
-    if crosses and {"encoder_hidden_states", "decoder_input_ids"} & inspect.signature(base.forward).parameters.keys():
+    crosses &= not _ELSEWHERE.isdisjoint(inspect.signature(base.forward).parameters)
+    if crosses and getattr(base, "is_decoder", True):  # T5's encoder and decoder are of one class, which knows
         raise ValueError(
             f"{type(base).__name__} has cross attention, which would keep its own cache; convert a model that is an "
             "encoder or a decoder alone, such as model.get_encoder()"

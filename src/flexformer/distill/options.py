@@ -60,8 +60,11 @@ class TextOptions:
                 f"data.min_length {self.min_length} and data.max_length {self.max_length} leave no sequences; use "
                 "1 or more for the first and more than it for the second"
             )
-        if not 0 < self.holdout < 1:
-            raise ValueError(f"data.holdout {self.holdout} is not a share; use a number between 0 and 1")
+        if not 0 < self.holdout < 0.5:
+            raise ValueError(
+                f"data.holdout {self.holdout} is not a share between 0 and 0.5; as much is held out to test on as to "
+                "validate on"
+            )
         for name, limit in (("train_limit", self.train_limit), ("validation_limit", self.validation_limit)):
             if limit is not None and limit < 1:
                 raise ValueError(f"data.{name} {limit} leaves no sequences; use 1 or more, or null for all")
@@ -194,8 +197,9 @@ class FinetuneOptions(Plain):
 
     def __post_init__(self) -> None:
         check(self.optimizer, self.schedule, self.training)
-        if self.adapter is not None and self.attention == "softmax":
-            raise ValueError("attention softmax has no use for an adapter; name the attention it was made for")
+        if self.attention == "softmax" and (self.adapter is not None or self.kernel != KernelOptions()):
+            given = "an adapter" if self.adapter is not None else f"kernel {self.kernel}"
+            raise ValueError(f"attention softmax has no use for {given}; name the attention it is for")
 
 
 @dataclass(frozen=True)

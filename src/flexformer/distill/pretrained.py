@@ -18,6 +18,20 @@ from .sequences import SequenceDataset
 
 Found = TypeVar("Found")
 UNBOUNDED = 2**31
+# As RoBERTa does: rows of the table up to that of padding are of no token.
+COUNT_FROM_PADDING = (
+    "camembert",
+    "data2vec-text",
+    "esm",
+    "ibert",
+    "layoutlmv3",
+    "lilt",
+    "longformer",
+    "luke",
+    "markuplm",
+    "mpnet",
+    "xmod",
+)
 
 
 def load_config(base: str) -> PreTrainedConfig:
@@ -62,7 +76,7 @@ def positions(config: PreTrainedConfig) -> int:
     """Tokens that a model has positions for, or was made for where positions have no end."""
     config = config.get_text_config()
     most = int(getattr(config, "max_position_embeddings", UNBOUNDED))
-    counts_from_padding = "roberta" in config.model_type or config.model_type in ("camembert", "longformer", "esm")
+    counts_from_padding = "roberta" in config.model_type or config.model_type in COUNT_FROM_PADDING
     return most - config.pad_token_id - 1 if counts_from_padding else most
 
 
