@@ -240,14 +240,15 @@ def measurement(
     memory: Memory | None = None,
     note: str | None = None,
 ) -> dict[str, Any]:
-    """One figure as JSON. Where there is none the note says why."""
-    found: dict[str, Any] = {"row": row, "family": family, "length": length, "pass": direction}
-    found["seconds"] = timing._asdict() if isinstance(timing, Timing) else None
-    found["memory"] = None
-    if memory is not None:
-        found["memory"] = {key: value for key, value in memory._asdict().items() if key != "seconds"}
-    found["note"] = note
-    return found
+    """One call's figures as JSON, with what was called."""
+    what = {"row": row, "family": family, "length": length, "pass": direction}
+    return what | figures(timing, memory, note)
+
+
+def figures(timing: Timing | Failure | None, memory: Memory | None = None, note: str | None = None) -> dict[str, Any]:
+    """What was measured of a call, as JSON. Where there is nothing the note says why."""
+    held = None if memory is None else {key: value for key, value in memory._asdict().items() if key != "seconds"}
+    return {"seconds": timing._asdict() if isinstance(timing, Timing) else None, "memory": held, "note": note}
 
 
 def probe_call(

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from flexformer.bench.attention import measurement
+from flexformer.bench.attention import figures
 from flexformer.bench.memory import Memory, Probe
 from flexformer.bench.record import load
 from flexformer.bench.timing import Failure, alternate, fixed_threads
@@ -26,7 +26,6 @@ from .cells import MeasuredCell
 from .efficiency import described
 from .stages import Stage, build_job
 
-STEP = "training step"
 HERE = "flexformer.experiments.steps"
 
 
@@ -78,9 +77,7 @@ def measure(
     for name in runs:
         memory, timing = memories[name], timings[name]
         note = next((each.reason for each in (timing, memory) if isinstance(each, Failure)), None)
-        kept = None if isinstance(memory, Failure) else memory
-        this = measurement(name, "", 0, STEP, timing, kept, note)
-        found.append({key: value for key, value in this.items() if key not in ("family", "length")})
+        found.append({"row": name, **figures(timing, None if isinstance(memory, Failure) else memory, note)})
     return described({"measurements": found}, started, load_before)
 
 
