@@ -84,8 +84,8 @@ class DistillationCurves(MapExperiment):
             rows.append(Row(label, values))
         notes = (
             f"{self.subject}, {EVALUATIONS} evaluations a run, each map at the rate `flexformer distill` has for it. "
-            "Stable from the first of them from which on the divergence stays as near to its end as 5 % of its whole "
-            "way.",
+            "Stable is a run from the first of them after which the divergence stays within 5 % of its whole way down "
+            "from where it ends.",
             source(self.name),
         )
         title = f"Distillation: steps until the divergence is stable, {self.preset} scale"

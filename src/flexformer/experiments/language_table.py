@@ -114,7 +114,7 @@ class LanguageTable(Experiment):
         return (
             f"Equal for all: {', '.join(parts)}; {shown}mean ± standard deviation where there are several, "
             "an empty cell was not run. The largest rise is that of the training loss above the mean of the five "
-            "entries of the log before it, in nats, in any run."
+            "entries of the log before it, in nats, in any run: a large one would be a sign of instability."
         )
 
 
