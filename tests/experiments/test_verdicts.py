@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from flexformer.attention import ATTENTIONS
+from flexformer.bench.scaling import slope
 from flexformer.experiments import cost_judges, judges, verdicts
 from flexformer.experiments.paired import Difference, Panel, chance
 from flexformer.tasks.paper import accuracy
@@ -408,10 +409,20 @@ def test_softmax_is_quadratic_where_the_last_doubling_takes_four_times():
     assert cost_judges.softmax_grows(cells(1)[:1]).verdict == verdicts.MISSING
 
 
-def test_growth_is_that_of_the_record():
-    slopes = [{"row": row, "pass": "forward", "time": 1.02, "memory": 0.95} for row in ("linear", "flexformer-n")]
-    assert cost_judges.growth({"slopes": slopes}).verdict == "holds"
-    assert cost_judges.growth({"slopes": [slopes[0], {**slopes[1], "time": 1.2}]}).verdict == "does not hold"
+def test_growth_is_linear_unless_its_power_is_clearly_larger():
+    def verdict(*times):
+        measured = [
+            {"row": "flexformer-n", "pass": "forward", "length": 2**i, "seconds": {"median": 2**i * time},
+             "memory": {"peak_bytes": 2**i}}
+            for i, time in enumerate(times)
+        ]  # fmt: skip
+        power = slope([(m["length"], m["seconds"]["median"]) for m in measured])
+        slopes = [{"row": row, "pass": "forward", "time": power, "memory": 1.0} for row in ("linear", "flexformer-n")]
+        return cost_judges.growth({"slopes": slopes, "measurements": measured, "options": {"fit_from": 1}}).verdict
+
+    assert verdict(1.0, 1.02, 1.0, 1.03, 1.0) == "holds"
+    assert verdict(1.0, 1.05, 1.17, 1.14, 1.21) == "undecided: not clearly above"
+    assert verdict(1.0, 1.5, 2.2, 3.4, 5.0) == "does not hold"
     assert cost_judges.growth({}).verdict == verdicts.MISSING
 
 

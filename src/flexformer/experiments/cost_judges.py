@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from flexformer.attention import ATTENTIONS
@@ -13,13 +14,14 @@ from flexformer.bench.operations import SDPA, UNFUSED
 from .arena_table import TITLES
 from .frequencies import measured
 from .judges import LINEAR, OTHERS, SOFTMAX, N, S, explained
+from .paired import Difference, fitted_line
 from .parameters import counts
 from .results import Result
 from .verdicts import FAILS, HOLDS, MISSING, UNDECIDED, Finding
 
 MARGINAL = 1.25  # times the cost
 SAME_MEMORY = 0.02  # two measurements of one thing differ by less
-LINEARLY = 1.1  # power of the length: times that vary by a tenth move a power fitted over four doublings by 0.05
+LINEARLY = 1.05  # power of the length
 QUADRATIC = 1.8  # power of the length from which on it is called so
 
 
@@ -184,13 +186,29 @@ def growth(record: Mapping[str, Any]) -> Finding:
     own = [slope for slope in slopes if slope["row"] == N]
     if not own or any(slope[what] is None for slope in slopes for what in ("time", "memory")):
         return Finding(MISSING)
-    worst = max(max(slope["time"], slope["memory"]) for slope in own)
     figures = "; ".join(
         f"{s['row']}, {s['pass']}: N^{s['time']:.2f} in time, N^{s['memory']:.2f} in memory" for s in slopes
     )
-    return explained(
-        Finding(HOLDS if worst <= LINEARLY else FAILS, figures), f"linearly is taken as up to N^{LINEARLY:g}"
-    )
+    above = [_excess(record, s["pass"], what) for s in own for what in ("time", "memory") if s[what] > LINEARLY]
+    if not above:
+        kind, remark = HOLDS, ""
+    elif any(excess.is_clear for excess in above):
+        kind, remark = FAILS, ""
+    else:
+        kind, remark = UNDECIDED, "not clearly above"
+    return explained(Finding(kind, figures, remark=remark), f"linearly is taken as up to N^{LINEARLY:g}")
+
+
+def _excess(record: Mapping[str, Any], direction: str, what: str) -> Difference:
+    """By how much ours grows with a larger power of the length than the largest that is called linear."""
+    points = [
+        (math.log(m["length"]), math.log(m["seconds"]["median"] if what == "time" else m["memory"]["peak_bytes"]))
+        for m in record["measurements"]
+        if (m["row"], m["pass"]) == (N, direction) and m["length"] >= record["options"]["fit_from"]
+        if m["seconds"] and m["memory"]
+    ]
+    power = fitted_line([x for x, _ in points], [y for _, y in points])
+    return replace(power, mean=power.mean - LINEARLY)
 
 
 def parameters() -> Finding:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import mean
 
-import numpy as np
-
 from flexformer.tasks.glue import TASKS as GLUE_TASKS
 from flexformer.tasks.paper import accuracy
 
@@ -18,7 +16,7 @@ from .frequencies import MULTIPLES, trained
 from .glue_cells import TASKS, TWICE
 from .glue_tables import SOURCES
 from .kernels import RATES, best_cells, divergence
-from .paired import LEVEL, Difference, Panel
+from .paired import LEVEL, Panel, fitted_line
 from .results import Result
 from .verdicts import (
     FAILS,
@@ -244,14 +242,11 @@ def more_frequencies(found: Sequence[Result]) -> Finding:
     common = panel.common(*names) if panel.has(*names) else []
     if not common:
         return Finding(MISSING)
-    doublings = np.log2(MULTIPLES) - np.log2(MULTIPLES).mean()
-    heights = np.array([mean(panel.scores[name][seed] for seed in common) for name in names])
-    slope = float(doublings @ heights / (doublings @ doublings))
-    left, freedom = heights - heights.mean() - slope * doublings, len(names) - 2
-    error = math.sqrt(float(left @ left) / freedom / float(doublings @ doublings))
-    judged = decided(Difference(slope, len(common), error, freedom))
-    figures = f"{figures}; {-slope:+.2f} for every doubling"
-    best = names[int(heights.argmax())]
+    heights = [mean(panel.scores[name][seed] for seed in common) for name in names]
+    slope = fitted_line([math.log2(multiple) for multiple in MULTIPLES], heights, len(common))
+    judged = decided(slope)
+    figures = f"{figures}; {-slope.mean:+.2f} for every doubling"
+    best = names[heights.index(max(heights))]
     if judged.kind == HOLDS and best != names[-1]:
         return Finding(UNDECIDED, figures, len(common), f"best at {best} d")
     return replace(judged, figures=figures)

@@ -7,7 +7,7 @@ runs themselves do.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import mean, stdev
@@ -116,6 +116,14 @@ class Panel:
             return Difference(apart, len(common))
         deviation, freedom = self.noise
         return Difference(apart, len(common), deviation * math.sqrt((1 + share**2) / len(common)), freedom)
+
+
+def fitted_line(places: Sequence[float], heights: Sequence[float], seeds: int = 1) -> Difference:
+    """The slope of the straight line through three points or more, and how far it is from zero."""
+    x, y = np.asarray(places, float) - np.mean(places), np.asarray(heights, float) - np.mean(heights)
+    slope = float(x @ y / (x @ x))
+    left, freedom = y - slope * x, len(x) - 2
+    return Difference(slope, seeds, math.sqrt(float(left @ left) / freedom / float(x @ x)), freedom)
 
 
 def chance(t: float, freedom: int) -> float:
