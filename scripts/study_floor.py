@@ -15,7 +15,6 @@ is a JSON in results/floor/, written when it is finished; the tables go to docs/
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import itertools
 import json
 import re
@@ -39,12 +38,13 @@ import byte_lm  # noqa: E402  (found through the line above)
 import flexformer  # noqa: E402
 from flexformer.experiments.paired import Panel  # noqa: E402
 from flexformer.files import write_json, write_text  # noqa: E402
-from flexformer.provenance import commit  # noqa: E402
+from flexformer.provenance import commit, versions  # noqa: E402
 
 RESULTS = ROOT / "results" / "floor"
 SPECTRAL = ("flexformer-n", "flexformer-s")
 FLOORS = (0.1, 0.03, 0.01, 0.003, 0.001)
 LENGTHS = (256, 1024, 4096)
+BYTE_STEPS, BYTES_IN_STEP = 400, 2048
 FILLERS, VALUES, WIDTH = 64, 16, 64
 KEYS, STAGES = 32, ((16, 400), (64, 600), (256, 300), (1024, 150), (4096, 100))  # steps at each length, in this order
 FEWER_FLOORS = (0.1, 0.01, 0.001)
@@ -139,7 +139,7 @@ def train_needle(model: NeedleModel, length: int, steps: int, seed: int, draw: D
     )
     model.train()
     for _ in range(steps):
-        tokens, values = draw(max(2, 4096 // length), length, generator)
+        tokens, values = draw(needles_in_step(length), length, generator)
         loss = F.cross_entropy(model(tokens), values)
         optimizer.zero_grad()
         loss.backward()
@@ -152,10 +152,18 @@ def run_needle(attention: str, length: int, seed: int, options: dict[str, Any]) 
     """Learn at the shortest length, then go on for a while at `length`."""
     torch.manual_seed(seed)
     model = NeedleModel(nn.Embedding(FILLERS + VALUES + 1, WIDTH), attention, **options)
-    train_needle(model, LENGTHS[0], 600, seed)
-    if length != LENGTHS[0]:
-        train_needle(model, length, 100, seed + 1)
+    for stage, (stage_length, steps) in enumerate(needle_stages(length)):
+        train_needle(model, stage_length, steps, seed + stage)
     return score(model, length, needles)
+
+
+def needle_stages(length: int) -> tuple[tuple[int, int], ...]:
+    """Lengths and how many steps at each."""
+    return ((LENGTHS[0], 600), (length, 100))[: 1 if length == LENGTHS[0] else 2]
+
+
+def needles_in_step(length: int) -> int:
+    return max(2, 4096 // length)
 
 
 def run_match(attention: str, _: int, seed: int, options: dict[str, Any]) -> dict[str, float]:
@@ -184,7 +192,7 @@ def run_bytes(attention: str, length: int, seed: int, options: dict[str, Any]) -
     torch.manual_seed(seed)
     training, validation = byte_lm.standard_library()
     model = byte_lm.ByteLM(attention, **options)
-    byte_lm.train(model, training, 400, seed)
+    byte_lm.train(model, training, BYTE_STEPS, seed)
     loss = byte_lm.validate(model, validation, batches=65536 // (length * byte_lm.BATCH))
     tokens, _ = byte_lm.batch(validation, torch.Generator().manual_seed(1))
     return {"loss": loss, "floored_rows": floored(model, tokens)}
@@ -207,7 +215,7 @@ def floored(model: Any, tokens: Tensor) -> float:
 
 
 def set_context(length: int) -> None:
-    byte_lm.LENGTH, byte_lm.BATCH = length, max(1, 2048 // length)
+    byte_lm.LENGTH, byte_lm.BATCH = length, max(1, BYTES_IN_STEP // length)
 
 
 def run_recipe(attention: str, length: int, seed: int, options: dict[str, Any]) -> dict[str, float]:
@@ -235,7 +243,7 @@ def run_embeddings(attention: str, length: int, seed: int, options: dict[str, An
 
 def train_and_validate(model: byte_lm.ByteLM, training: Tensor, validation: Tensor, seed: int) -> dict[str, float]:
     norms: list[float] = []
-    byte_lm.train(model, training, 400, seed, on_step=lambda step, loss, norm: norms.append(norm))
+    byte_lm.train(model, training, BYTE_STEPS, seed, on_step=lambda step, loss, norm: norms.append(norm))
     return {"loss": byte_lm.validate(model, validation), "largest_gradient": max(norms)}
 
 
@@ -295,16 +303,30 @@ def record_of(cell: dict[str, Any]) -> dict[str, Any] | None:
     return record if record and record["options"] == cell else None
 
 
+def budget(cell: dict[str, Any]) -> tuple[int, int]:
+    """Steps and tokens of a cell's training."""
+    length = cell["length"]
+    if cell["task"] not in ("needle", "match"):
+        return BYTE_STEPS, BYTE_STEPS * max(length, BYTES_IN_STEP)
+    stages = needle_stages(length) if cell["task"] == "needle" else STAGES
+    tokens = sum(steps * needles_in_step(length) * (length + 1) for length, steps in stages)
+    return sum(steps for _, steps in stages), tokens
+
+
 def run(cell: dict[str, Any]) -> None:
     started = time.perf_counter()
     metrics = RUNNERS[cell["task"]](cell["attention"], cell["length"], cell["seed"], cell["options"])
+    steps, tokens = budget(cell)
     record = {
-        "command": "python scripts/study_floor.py",
+        "command": f"python scripts/study_floor.py --task {cell['task']} --attention {cell['attention']}",
         "options": cell,
+        "seed": cell["seed"],
+        "steps": steps,
+        "tokens": tokens,
         "metrics": metrics,
         "seconds": round(time.perf_counter() - started, 1),
         "commit": commit(),
-        "versions": {"flexformer": flexformer.__version__, "torch": importlib.metadata.version("torch")},
+        "versions": versions("torch"),
         "threads": torch.get_num_threads(),
     }
     write_json(path_of(cell), record)
