@@ -210,6 +210,8 @@ def test_finetune_on_text_shows_perplexity(command, tmp_path):
         (["finetune", "encoder", "colla", *SHORT], 2, "GLUE task 'colla' is unknown, did you mean 'cola'?"),
         (["finetune", "encoder", "mrpc", *SHORT], 1, "MRPC is not in"),
         (["finetune", "encoder", "cola", "--reference", "x", *SHORT], 2, "of use with --procedure recover only"),
+        (["finetune", "encoder", "cola", "--distill.training.steps", "3", *SHORT], 2, "--distill.* is of use with"),
+        (["finetune", "decoder", "text:corpus.txt", "--data.select", "dev", *SHORT], 1, "data.select dev is for GLUE"),
         (["convert", "encoder", "corpus.txt", "--lengths", "[0]", *SHORT], 1, "lengths has 0"),
         (["distill", "encoder", "corpus.txt", "--positions", "64", *SHORT], 1, "length 64 is not above the 64 tokens"),
         (["distill", "decoder", "corpus.txt", "--positions", "96", *SHORT], 1, "has rotary positions, which have no"),

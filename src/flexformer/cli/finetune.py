@@ -96,8 +96,12 @@ def finetune(
     )
     name = TEXT_PREFIX.rstrip(":") if is_text(task) else task
     folder = Path("runs", f"{name}-{attention}-{preset}-{seed}") if output is None else output
-    if reference is not None and procedure != "recover":
-        raise UsageError(f"reference {reference} is of use with --procedure recover only")
+    if procedure != "recover":
+        if reference is not None:
+            raise UsageError(f"reference {reference} is of use with --procedure recover only")
+        given = find_preset({"task": task, "preset": preset, "attention": attention})
+        if distill != StageOptions.from_dict(given.get("distill", {})):
+            raise UsageError("--distill.* is of use with --procedure recover only")
     screen = console(json)
     command = ["flexformer", *sys.argv[1:]]
     with reported():

@@ -200,6 +200,8 @@ class FinetuneOptions(Plain):
         if self.attention == "softmax" and (self.adapter is not None or self.kernel != KernelOptions()):
             given = "an adapter" if self.adapter is not None else f"kernel {self.kernel}"
             raise ValueError(f"attention softmax has no use for {given}; name the attention it is for")
+        if self.task.startswith(TEXT_PREFIX) and self.data.select != "holdout":
+            raise ValueError(f"data.select {self.data.select} is for GLUE tasks; of text a part is always held out")
 
 
 @dataclass(frozen=True)
