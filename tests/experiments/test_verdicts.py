@@ -65,6 +65,11 @@ def test_attentions_that_may_not_learn_are_compared_by_their_own_differences():
     once = Panel({**steady.scores, "wild": {0: 5.0}}, frozenset({"wild"}))
     assert verdicts.beats(once, "c", ("a", "b", "wild")).verdict == "undecided: one seed"
     assert verdicts.beats(once, "b", ("a", "c", "wild")).kind == verdicts.FAILS
+    near = Panel(
+        {**once.scores, "near": {seed: value - 0.01 for seed, value in once.scores["c"].items()}}, once.unsteady
+    )
+    found = verdicts.beats(near, "c", ("a", "near", "wild"))
+    assert found.verdict == "undecided: not told from near, one seed of wild"
 
 
 def test_one_run_can_be_compared_once_others_tell_the_noise():
@@ -93,7 +98,7 @@ def test_ours_is_ahead_only_of_all_and_behind_with_any():
         return verdicts.beats(panel(**means), "ours", ("a", "b", "c"))
 
     assert verdict(ours=5.0, a=1.0, b=2.0, c=4.0).verdict == "holds (3 seeds)"
-    assert verdict(ours=5.0, a=1.0, b=2.0, c=4.95).verdict == "undecided: level with c"
+    assert verdict(ours=5.0, a=1.0, b=2.0, c=4.95).verdict == "undecided: not told from c"
     behind = verdict(ours=5.0, a=1.0, b=7.0, c=4.95)
     assert behind.verdict == "does not hold (3 seeds)"
     assert behind.figures == "ours 25.00, b 27.00"

@@ -114,9 +114,10 @@ def beats(found: Panel, ours: str, others: Sequence[str], also: Sequence[str] = 
     if not level:
         return Finding(HOLDS, figures, fewest)
     once = [name for name in level if known[name].error is None]
-    if once:
-        return Finding(UNDECIDED, figures, fewest, "one seed" if once == level else f"one seed of {', '.join(once)}")
-    return Finding(UNDECIDED, figures, fewest, f"level with {', '.join(level)}")
+    if once == level:
+        return Finding(UNDECIDED, figures, fewest, "one seed")
+    told = f"not told from {', '.join(name for name in level if name not in once)}"
+    return Finding(UNDECIDED, figures, fewest, f"{told}, one seed of {', '.join(once)}" if once else told)
 
 
 def together(findings: Mapping[str, Finding]) -> Finding:
