@@ -15,7 +15,7 @@ from flexformer.attention import ATTENTIONS, options
 from flexformer.cli import bench_vocabulary
 from flexformer.distill.divergence import LINE
 from flexformer.experiments import judges, verdicts
-from flexformer.experiments.arena_table import ArenaTable
+from flexformer.experiments.arena_table import ArenaTable, has_learned
 from flexformer.experiments.curves import DistillationCurves
 from flexformer.experiments.decoder import DecoderStudy
 from flexformer.experiments.digest import digest
@@ -101,6 +101,14 @@ def test_what_is_picked_for_long_inputs_is_not_told_from_the_best_on_long_range_
         return verdicts.Finding(verdicts.HOLDS)
 
     judges.on_average(ArenaTable("cpu").results(ROOT / "results")[0], is_level)
+
+
+def test_pathfinder_is_learned_with_as_many_seeds_as_the_page_says():
+    learned = dict.fromkeys((judges.SOFTMAX, judges.N, judges.C, judges.HEDGEHOG), 0)
+    for run in ArenaTable("cpu").results(ROOT / "results")[0]:
+        if run.labels["task"] == "pathfinder" and run.labels["attention"] in learned and has_learned(run):
+            learned[run.labels["attention"]] += 1
+    assert list(learned.values()) == [3, 3, 2, 1]
 
 
 def test_who_is_told_apart_on_bytes_is_as_the_page_says():
