@@ -28,9 +28,10 @@ def with_tables(page: str) -> str:
 
 
 def table(name: str) -> str:
-    """A table without its heading, which the page has itself."""
+    """A file of tables; one that is alone has no heading here, as the page gives it one."""
     text = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
-    return re.sub(r"\A### .*\n\n", "", text)
+    alone = len(re.findall("^### ", text, re.MULTILINE)) == 1
+    return re.sub(r"\A### .*\n\n", "", text) if alone else text
 
 
 def main() -> None:

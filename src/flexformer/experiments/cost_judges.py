@@ -11,8 +11,7 @@ from flexformer.attention import ATTENTIONS
 from flexformer.bench.model import BASES
 from flexformer.bench.operations import SDPA, UNFUSED
 
-from .arena_table import TITLES
-from .frequencies import measured
+from .frequencies import measured, title_of
 from .judges import LINEAR, OTHERS, SOFTMAX, N, S, explained
 from .paired import Difference, fitted_line
 from .parameters import counts
@@ -155,11 +154,11 @@ def dearer_with_more(found: Sequence[Result], tasks: Sequence[str]) -> Finding:
         fewest, most = steps[0], steps[-1]
         times = len(steps) - 1
         parts.append(
-            f"{TITLES.get(task, task)}: {most.seconds / fewest.seconds:.1f} times the seconds and "
+            f"{title_of(task)}: {most.seconds / fewest.seconds:.1f} times the seconds and "
             f"{most.peak / fewest.peak:.2f} times the memory after {times} doublings"
         )
         if not (most.is_slower(fewest) and most.is_larger(fewest)):
-            cheaper.append(TITLES.get(task, task))
+            cheaper.append(title_of(task))
     return Finding(FAILS if cheaper else HOLDS, "; ".join(parts), remark=", ".join(cheaper))
 
 

@@ -13,7 +13,7 @@ from flexformer.training import LanguageOptions, RunOptions
 from flexformer.training.language_options import TASK as LANGUAGE
 
 from . import presets
-from .arena_table import ArenaTable
+from .arena_table import TITLES, ArenaTable
 from .cells import Cell, SharedCell, TrainedCell
 from .experiment import Experiment, ordered
 from .language_table import CORPORA, SIZES, LanguageTable
@@ -170,13 +170,12 @@ class FrequencySweep(Experiment):
         seeds = ", ".join(map(str, sorted({r.seed for r in own}))) or "none yet"
         how = "those of the runs" if self.preset == "paper" else "of a step by itself, all n in turn, on one thread"
         note = (
-            f"Runs of {task} as in the other tables, but for the number of frequencies n in heads of width d; seeds "
-            f"{seeds}. Speed and memory are {how}."
+            "Runs as in the other tables, but for the number of frequencies n in heads of width d; "
+            f"seeds {seeds}. Speed and memory are {how}."
         )
         name = f"{self.stem}-{task}"
-        return Table(
-            name, f"Number of frequencies: {task}, {self.preset} scale", "n", tuple(columns), tuple(rows), (note,)
-        )
+        heading = f"Number of frequencies: {title_of(task)}, {self.preset} scale"
+        return Table(name, heading, "n", tuple(columns), tuple(rows), (note,))
 
     def _costs(self, found: Sequence[Result]) -> dict[Key, Cost]:
         """Of a step."""
@@ -208,6 +207,11 @@ class FrequencySweep(Experiment):
         return plot_frequencies(points, self.preset)
 
 
+def title_of(task: str) -> str:
+    """What readers call a task of the sweep."""
+    return "Language model" if task == LANGUAGE else TITLES[task]
+
+
 def trained(found: Sequence[Result]) -> list[Result]:
     """Results of runs, without those of measurements."""
     return [result for result in found if "n" in result.labels]
@@ -230,7 +234,7 @@ def _key(result: Result) -> Key:
 def _point(result: Result, seconds: float | None, peak: float | None) -> dict[str, Any]:
     byte = "test_bits_per_byte" in result.metrics
     return {
-        "task": result.labels["task"],
+        "task": title_of(result.labels["task"]),
         "attention": result.labels["attention"],
         "frequencies": result.labels["n"],
         "head_dim": result.labels["head_dim"],
