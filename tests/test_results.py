@@ -128,14 +128,18 @@ def test_a_run_that_several_cells_start_from_is_paid_for_once():
         SimpleNamespace(digest="a", steps=100, seconds=1800.0, stages=[first]),
         SimpleNamespace(digest="b", steps=100, seconds=1800.0, stages=[first]),
     ]
-    budget = script("claims").budget
-    assert budget(cells) == "3 runs of 100 to 300 steps, 2.0 run-hours"
-    assert budget(cells[1:]) == "3 runs of 100 to 300 steps, 2.0 run-hours"
-    assert budget(cells[:1]) == "1 run of 300 steps, 1.0 run-hours"
-    assert budget([]) == ""
+
+    def spent(cells):
+        found = script("claims").Spent.on(cells)
+        return found.text, found.short
+
+    assert spent(cells) == ("3 runs of 100 to 300 steps, 2.0 run-hours", "2.0 h")
+    assert spent(cells[1:]) == ("3 runs of 100 to 300 steps, 2.0 run-hours", "2.0 h")
+    assert spent(cells[:1]) == ("1 run of 300 steps, 1.0 run-hours", "1.0 h")
+    assert spent([])[0] == ""
     measured = SimpleNamespace(digest="m", steps=0, seconds=180.0, stages=[])
-    assert budget([measured]) == "3 minutes of measuring"
-    assert budget([cells[0], measured]) == "1 run of 300 steps, 1.0 run-hours, 3 minutes of measuring"
+    assert spent([measured]) == ("3 minutes of measuring", "3 min")
+    assert spent([cells[0], measured])[0] == "1 run of 300 steps, 1.0 run-hours, 3 minutes of measuring"
 
 
 def test_commands_of_claims_name_the_seeds_that_were_run():

@@ -19,11 +19,11 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two attentions, over the seeds that both have.
+    """Of two attentions.
 
     Args:
         mean: Of the differences.
-        seeds: How many there are.
+        seeds: How many there are of the one that has fewer.
         error: The mean's standard error; None where nothing tells what runs vary by.
         freedom: Degrees of freedom of the error.
     """
@@ -90,32 +90,75 @@ class Panel:
         return sorted(set.intersection(*(set(self.scores[name]) for name in names)))
 
     @cached_property
+    def fit(self) -> Fit:
+        """What steady attentions and seeds do, by least squares."""
+        names = sorted(self.scores.keys() - self.unsteady)
+        return Fit({name: self.scores[name] for name in names})
+
+    @property
     def noise(self) -> tuple[float, int] | None:
         """Standard deviation and its degrees of freedom; None where no seed repeats another."""
-        names = sorted(self.scores.keys() - self.unsteady)
-        seeds = sorted({seed for name in names for seed in self.scores[name]})
-        runs = [(name, seed) for name in names for seed in sorted(self.scores[name])]
-        effects = np.array([[*(name == n for n in names), *(seed == s for s in seeds)] for name, seed in runs], float)
-        values = np.array([self.scores[name][seed] for name, seed in runs])
-        freedom = len(runs) - int(np.linalg.matrix_rank(effects)) if runs else 0
-        if freedom == 0:
-            return None
-        left = values - effects @ np.linalg.lstsq(effects, values, rcond=None)[0]
-        return math.sqrt(float(left @ left) / freedom), freedom
+        return self.fit.noise
 
     def difference(self, first: str, second: str, share: float = 1.0, margin: float = 0.0) -> Difference | None:
-        """The first's scores less a share of the second's and a margin; None without a seed in common."""
-        common = self.common(first, second)
-        if not common:
-            return None
+        """The first's scores less a share of the second's and a margin; None where no seeds connect them.
+
+        Seeds that only one of them has count as well, as far as others tell what these seeds do.
+        """
         if self.unsteady & {first, second}:
             wanted = {seed: share * value + margin for seed, value in self.scores[second].items()}
             return Difference.of(self.scores[first], wanted)
-        apart = mean(self.scores[first][seed] - share * self.scores[second][seed] for seed in common) - margin
+        found = self.fit.contrast({first: 1.0, second: -share})
+        if found is None:
+            return None
+        apart, spread = found
+        fewest = min(len(self.scores[name]) for name in (first, second))
         if self.noise is None:
-            return Difference(apart, len(common))
+            return Difference(apart - margin, fewest)
         deviation, freedom = self.noise
-        return Difference(apart, len(common), deviation * math.sqrt((1 + share**2) / len(common)), freedom)
+        return Difference(apart - margin, fewest, deviation * spread, freedom)
+
+
+class Fit:
+    """Scores as sums of what their attention and what their seed does.
+
+    Args:
+        scores: By attention and seed.
+    """
+
+    def __init__(self, scores: Mapping[str, Mapping[int, float]]) -> None:
+        self.names = list(scores)
+        self.seeds = sorted({seed for own in scores.values() for seed in own})
+        runs = [(name, seed) for name, own in scores.items() for seed in own]
+        width = len(self.names) + len(self.seeds)
+        self.effects = np.array([self._row({name: 1.0}, [seed]) for name, seed in runs]).reshape(len(runs), width)
+        self.values = np.array([scores[name][seed] for name, seed in runs])
+        self.inverse = np.linalg.pinv(self.effects)
+
+    def _row(self, weights: Mapping[str, float], seeds: Sequence[int]) -> list[float]:
+        """A sum of attentions, each with the mean of some seeds, in terms of effects."""
+        share = sum(weights.values()) / len(seeds) if seeds else 0.0
+        return [*(weights.get(name, 0.0) for name in self.names), *(share * (seed in seeds) for seed in self.seeds)]
+
+    @cached_property
+    def noise(self) -> tuple[float, int] | None:
+        """Standard deviation of what is left, and its degrees of freedom."""
+        freedom = len(self.values) - int(np.linalg.matrix_rank(self.effects)) if len(self.values) else 0
+        if freedom == 0:
+            return None
+        left = self.values - self.effects @ (self.inverse @ self.values)
+        return math.sqrt(float(left @ left) / freedom), freedom
+
+    def contrast(self, weights: Mapping[str, float]) -> tuple[float, float] | None:
+        """A sum of attentions, by their weights, over all seeds, and its error in units of the noise.
+
+        None where the runs do not tell it.
+        """
+        row = np.array(self._row(weights, self.seeds))
+        needed = row @ self.inverse  # of each run's score
+        if not np.allclose(needed @ self.effects, row):
+            return None
+        return float(needed @ self.values), math.sqrt(float(needed @ needed))
 
 
 def fitted_line(places: Sequence[float], heights: Sequence[float], seeds: int = 1) -> Difference:

@@ -74,11 +74,15 @@ def by_attention(
 
 
 def figures_of(found: Panel, ours: str, theirs: str, also: Sequence[str] = (), digits: int = 2) -> str:
-    """Means over the seeds that both have; others are shown if they have them too."""
-    common = set(found.common(ours, theirs))
-    shown = [name for name in (ours, theirs, *also) if name in found and common <= set(found.scores[name])]
-    means = {name: abs(mean(found.scores[name][seed] for seed in common)) for name in shown if common}
-    return ", ".join(f"{name} {value:.{digits}f}" for name, value in means.items())
+    """Means as tables have them, and where the two do not have the same seeds, how far seeds show them to be apart."""
+    shown = [name for name in (ours, theirs, *also) if name in found]
+    means = {name: mean(found.scores[name].values()) for name in shown}
+    figures = ", ".join(f"{name} {abs(value):.{digits}f}" for name, value in means.items())
+    apart = None if set(found.scores[ours]) == set(found.scores[theirs]) else found.difference(ours, theirs)
+    if apart is None:
+        return figures
+    sign = -1 if means[ours] < 0 else 1  # of what is bad, scores are negative
+    return f"{figures}; seed by seed {sign * apart.mean:+.{digits}f}"
 
 
 def pair(found: Panel, ours: str, theirs: str, digits: int = 2, share: float = 1.0, margin: float = 0.0) -> Finding:
@@ -92,15 +96,15 @@ def pair(found: Panel, ours: str, theirs: str, digits: int = 2, share: float = 1
     return Finding(judged.kind, figures_of(found, ours, theirs, digits=digits), judged.seeds, judged.remark)
 
 
-def beats(found: Panel, ours: str, others: Sequence[str], also: Sequence[str] = ()) -> Finding:
-    """Whether one is above each of the others.
+def beats(found: Panel, ours: str, others: Sequence[str], also: Sequence[str] = (), margin: float = 0.0) -> Finding:
+    """Whether one is above each of the others, by a margin.
 
     It holds if one is clearly above all, each at 5 %. It fails if another is clearly above it; that one was picked
     among all, and has to be as much clearer.
     """
     if not found.has(ours, *others):
         return Finding(MISSING)
-    leads = {name: found.difference(ours, name) for name in others}
+    leads = {name: found.difference(ours, name, margin=margin) for name in others}
     known = {name: lead for name, lead in leads.items() if lead is not None}
     if len(known) < len(leads):
         return Finding(MISSING)
@@ -133,5 +137,7 @@ def together(findings: Mapping[str, Finding]) -> Finding:
             remarks = dict.fromkeys(part.remark for part in of_kind.values())
             alike = {remark: [name for name, part in of_kind.items() if part.remark == remark] for remark in remarks}
             said = [", ".join(filter(None, (" and ".join(names), remark))) for remark, names in alike.items()]
+            good = [name for name, part in findings.items() if part.kind == HOLDS]
+            said += [f"{HOLDS} for {' and '.join(good)}"] if good else []
             return Finding(kind, figures, min(part.seeds for part in of_kind.values()), "; ".join(said))
     return Finding(HOLDS, figures, min(part.seeds for part in parts))

@@ -1,0 +1,100 @@
+"""What the sweep over numbers of frequencies says of the paper's claims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import mean
+
+from .arena_table import TITLES
+from .frequencies import MULTIPLES, trained
+from .judges import OTHERS, POINT, N, accuracies, explained, language
+from .paired import Panel, fitted_line
+from .results import Result
+from .verdicts import HOLDS, MISSING, UNDECIDED, Finding, beats, decided, pair, seeds, together
+
+HALF = f"{N} with d / 2 frequencies"
+
+
+def frequencies(found: Sequence[Result], task: str) -> tuple[Panel, str]:
+    """Of ours, what a task gives by n / d and seed, and the means in words; perplexities are negative."""
+    scores: dict[float, dict[int, float]] = {}
+    for r in trained(found):
+        if (r.labels["task"], r.labels["attention"]) == (task, N):
+            right = r.metrics.get("test_accuracy")
+            value = -r.metrics["test_perplexity"] if right is None else 100 * right
+            scores.setdefault(r.labels["n"] / r.labels["head_dim"], {})[r.seed] = value
+    figures = ", ".join(f"{abs(mean(scores[each].values())):.2f} at {each:g} d" for each in sorted(scores))
+    return Panel({f"{each:g}": values for each, values in scores.items()}), figures
+
+
+def more_frequencies(found: Sequence[Result]) -> Finding:
+    """Whether a language model is the better the more frequencies there are, by the slope against log n."""
+    panel, figures = frequencies(found, "lm")
+    names = [f"{multiple:g}" for multiple in MULTIPLES]
+    common = panel.common(*names) if panel.has(*names) else []
+    if not common:
+        return Finding(MISSING)
+    heights = [mean(panel.scores[name][seed] for seed in common) for name in names]
+    slope = fitted_line([math.log2(multiple) for multiple in MULTIPLES], heights, len(common))
+    judged = decided(slope)
+    figures = f"{figures}; {-slope.mean:+.2f} for every doubling"
+    best = names[heights.index(max(heights))]
+    if judged.kind == HOLDS and best != names[-1]:
+        return Finding(UNDECIDED, figures, len(common), f"best at {best} d")
+    return replace(judged, figures=figures)
+
+
+def swept_beside(arena: Sequence[Result], swept: Sequence[Result], task: str) -> tuple[Panel, str]:
+    """The sweep of a task beside the runs of table 1, which tell its noise; those with n = d are in both."""
+    own, _ = frequencies(swept, task)
+    others = accuracies(arena, [task])
+    usual = {**others.scores.get(N, {}), **own.scores.get("1", {})}
+    rivals = {name: values for name, values in others.scores.items() if name != N}
+    panel = Panel({**rivals, **own.scores, **({"1": usual} if usual else {})}, others.unsteady)
+    shown = [f"{multiple:g}" for multiple in MULTIPLES if f"{multiple:g}" in panel]
+    counts = {name: len(panel.scores[name]) for name in shown}
+    figures = ", ".join(
+        f"{mean(panel.scores[name].values()):.2f} at {name} d{f' ({seeds(n)})' if n > 1 else ''}"
+        for name, n in counts.items()
+    )
+    return panel, figures
+
+
+def peaked(arena: Sequence[Result], swept: Sequence[Result], task: str) -> Finding:
+    """Whether more frequencies help while there are few, and harm when there are many."""
+    panel, figures = swept_beside(arena, swept, task)
+    few, many = f"{MULTIPLES[0]:g}", f"{MULTIPLES[-1]:g}"
+    judged = together({f"d against {other} d": pair(panel, "1", other) for other in (few, many)})
+    return replace(judged, figures=figures)
+
+
+def saturated(arena: Sequence[Result], swept: Sequence[Result], tasks: Sequence[str]) -> Finding:
+    """Whether more frequencies than a head is wide give next to nothing."""
+
+    def of(task: str) -> Finding:
+        panel, figures = swept_beside(arena, swept, task)
+        more = [f"{multiple:g}" for multiple in MULTIPLES if multiple > 1]
+        if not panel.has(*(f"{multiple:g}" for multiple in MULTIPLES)):
+            return Finding(MISSING)
+        judged = together({f"{name} d": pair(panel, "1", name, margin=-POINT) for name in more})
+        return replace(judged, figures=figures)
+
+    whole = together({TITLES[task]: of(task) for task in tasks})
+    return explained(whole, f"saturated is taken as less than {POINT:g} point more at 2 d and 4 d than at d")
+
+
+def few_suffice(arena: Sequence[Result], swept: Sequence[Result], task: str) -> Finding:
+    """Whether a quarter of the usual frequencies is about as good."""
+    panel, figures = swept_beside(arena, swept, task)
+    judged = pair(panel, "0.25", "1", margin=-POINT)
+    return explained(replace(judged, figures=figures), f"competitive is taken as less than {POINT:g} point below d")
+
+
+def half_suffices(models: Sequence[Result], swept: Sequence[Result]) -> Finding:
+    """Whether a language model with half the usual frequencies is ahead of other linear attentions."""
+    panel, _ = frequencies(swept, "lm")
+    if "0.5" not in panel:
+        return Finding(MISSING)
+    return beats(Panel({**language(models).scores, HALF: panel.scores["0.5"]}), HALF, OTHERS)
