@@ -273,7 +273,7 @@ def topic(name: str, claims: Sequence[Claim]) -> str:
     rows = ["| the paper says | here | figures | by | took |", "|---|---|---|---|---|"]
     commands = {command: spent for claim in claims for command, spent in claim.commands().items()}
     told = [f"- {command}{f': {spent}' if spent else ''}" for command, spent in commands.items()]
-    return "\n".join([f"### {name}", "", *rows, *(claim.line() for claim in claims), "", *told])
+    return "\n".join([f"**{name}**", "", *rows, *(claim.line() for claim in claims), "", *told])
 
 
 def lines() -> str:

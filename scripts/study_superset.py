@@ -24,6 +24,7 @@ from flexformer.experiments.maps import MAPS
 from flexformer.kernels import register
 from flexformer.kernels.base import in_dtype_of
 from flexformer.kernels.complex_spectrum import ComplexKernel
+from flexformer.training import RunFolder
 
 NAME = "modulated"
 
@@ -63,6 +64,14 @@ def main() -> None:
         arguments = [f"--{name}={value}" for name, value in settings.items()]
         if status := flexformer(["distill", given.base, given.text, *arguments]):
             sys.exit(status)
+        run = RunFolder(Path(settings["output"]))
+        if record := run.read():
+            record.command = [
+                "python",
+                "scripts/study_superset.py",
+                *sys.argv[1:],
+            ]  # `distill` does not know the kernel
+            run.write(record)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from flexformer.experiments.frequencies import FrequencySweep
 from flexformer.experiments.glue_tables import RecoveryTable, TransferTable
 from flexformer.experiments.kernels import KernelStudy
 from flexformer.experiments.language_table import LanguageTable
+from flexformer.experiments.paired import Panel
 from flexformer.experiments.results import read_all
 from flexformer.experiments.sentences import SentenceStudy
 
@@ -92,7 +93,25 @@ def test_a_learned_spectrum_is_not_told_from_none_on_words():
     assert sorted(means, key=means.__getitem__)[1] == "polaformer"
 
 
-def test_what_is_picked_for_long_inputs_is_not_told_from_the_best_on_long_range_arena():
+def test_what_is_picked_on_words_is_ahead_without_the_seed_that_it_was_chosen_by():
+    perplexities = judges.language(LanguageTable("cpu").results(ROOT / "results")[0])
+    later = {seed: value for seed, value in perplexities.scores[judges.C].items() if seed}
+    panel = Panel({**perplexities.scores, judges.C: later})
+    assert verdicts.beats(panel, judges.C, (*judges.OTHERS, judges.S, judges.N)).verdict == "holds (2 seeds)"
+
+
+def test_who_is_ahead_on_tasks_of_long_range_arena_is_as_the_page_says():
+    found = ArenaTable("cpu").results(ROOT / "results")[0]
+    for task, first, second in (
+        ("listops", judges.HEDGEHOG, judges.N),
+        ("listops", judges.HEDGEHOG, judges.C),
+        ("image", judges.LINEAR, judges.N),
+        ("image", judges.C, judges.SOFTMAX),
+    ):
+        assert verdicts.pair(judges.accuracies(found, [task]), first, second).kind == verdicts.HOLDS
+
+
+def test_what_is_picked_for_long_inputs_is_not_told_from_the_best_average_of_long_range_arena():
     def is_level(panel):
         means = {name: statistics.mean(own.values()) for name, own in panel.scores.items()}
         assert max(means, key=means.__getitem__) == "polaformer"

@@ -133,7 +133,7 @@ def test_table1_says_how_long_contours_of_an_easier_pathfinder_are():
     notes = " ".join(ArenaTable("cpu").tables(easier)[0].notes)
     assert "Contours of Pathfinder have 4 dashes; the paper's have 14." in notes
     assert "alone is right in 74 of 100 cases" in notes
-    assert "No run is better than chance, or than the rule below, on Pathfinder" in notes
+    assert "On Pathfinder no run is better than a guess, or than the rule below" in notes
     assert "No run is better" not in " ".join(hard.notes)
 
 
@@ -141,7 +141,7 @@ def test_table1_names_runs_that_have_not_learned_their_task():
     found = arena({"text": 0.51, "image": 0.4}, name="performer") + arena({"text": 0.62, "image": 0.1})
     assert stuck(found) == {"text": ["performer"], "image": ["softmax"]}
     notes = " ".join(ArenaTable("cpu").tables(found)[0].notes)
-    assert "no better than chance or the rule below: performer on Text; softmax on Image." in notes
+    assert "no better than a guess, or than the rule below: performer on Text; softmax on Image." in notes
     assert stuck(arena({"text": 0.51})) == {}
 
 

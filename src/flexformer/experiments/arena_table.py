@@ -180,8 +180,8 @@ def _budget(found: Sequence[Result]) -> str:
     tested = " What is tested is the model after the last step." if last else ""
     return (
         f"Each task has one schedule, equal for all attentions{shown}.{tested} Mean ± standard deviation where there "
-        "are several seeds; an empty cell was not run, and the average is of complete rows only, over the seeds that "
-        "all tasks have."
+        "are several seeds, else it is one; an empty cell was not run, and the average is of complete rows only, over "
+        "the seeds that all tasks have. Bold is the highest, told from others or not."
     )
 
 
@@ -218,11 +218,11 @@ def _learning_notes(found: Sequence[Result]) -> list[str]:
     if unlearned:
         names = ", ".join(TITLES[task] for task in TITLES if task in unlearned)
         notes.append(
-            f"No run is better than chance, or than the rule below, on {names}, which tells little of attentions."
+            f"On {names} no run is better than a guess, or than the rule below; it tells little of attentions."
         )
     if behind := stuck(found):
         names = "; ".join(f"{', '.join(each)} on {TITLES[task]}" for task, each in behind.items())
-        notes.append(f"Some run was no better than chance or the rule below: {names}.")
+        notes.append(f"Some run was no better than a guess, or than the rule below: {names}.")
     return notes
 
 
