@@ -140,6 +140,14 @@ def test_who_is_told_apart_on_bytes_is_as_the_page_says():
     assert from_c == {judges.SOFTMAX, "linear", "performer", "rfa", judges.HEDGEHOG, "polaformer"}
 
 
+def test_figure_2_shows_accuracies_only_of_a_task_that_was_learned():
+    figure = EfficiencyFigure("cpu")
+    figure.results(ROOT / "results")
+    assert figure.accuracy_task == "articles"
+    assert not figure.is_learned
+    assert b"accuracy" not in figure.plot([], figure.results(ROOT / "results")[0])["svg"]
+
+
 def test_a_run_that_several_cells_start_from_is_paid_for_once():
     first = {"digest": "reference", "steps": 300, "seconds": 3600.0}
     cells = [

@@ -10,7 +10,7 @@ from flexformer.attention import ATTENTIONS
 from flexformer.bench.model import BASES, DROPPED
 from flexformer.bench.operations import OURS, SDPA, UNFUSED
 
-from .arena_table import RETRIEVAL, SUBSTITUTE, TITLES, ArenaTable
+from .arena_table import RETRIEVAL, SUBSTITUTE, TITLES, ArenaTable, has_learned
 from .cells import Cell, MeasuredCell
 from .experiment import Experiment, ordered
 from .results import Result
@@ -48,7 +48,7 @@ class EfficiencyFigure(Experiment):
         self.threads = threads
         self.lengths = sorted(set(lengths or LENGTHS[preset]))
         self.accuracy: dict[str, Value] = {}
-        self.accuracy_task = RETRIEVAL
+        self.accuracy_task, self.is_learned = RETRIEVAL, False
 
     def rows(self) -> tuple[str, ...]:
         return ordered(ATTENTIONS)
@@ -98,6 +98,7 @@ class EfficiencyFigure(Experiment):
         tasks = {result.labels["task"] for result in found}
         self.accuracy_task = RETRIEVAL if RETRIEVAL in tasks else SUBSTITUTE
         own = [result for result in found if result.labels["task"] == self.accuracy_task]
+        self.is_learned = any(map(has_learned, own))
         self.accuracy = {}
         for name in dict.fromkeys(result.labels["attention"] for result in own):
             values = [100 * r.metrics["test_accuracy"] for r in own if r.labels["attention"] == name]
@@ -162,7 +163,8 @@ class EfficiencyFigure(Experiment):
         first, second = (
             [m for r in found if r.labels["part"] == part for m in r.details["measurements"]] for part in "ab"
         )
-        accuracy = {name: value.mean for name, value in self.accuracy.items()}
+        # Where nobody has learned the task, accuracies would be a picture of noise.
+        accuracy = {name: value.mean for name, value in self.accuracy.items() if self.is_learned}
         return plot_efficiency(first, second, accuracy, TITLES[self.accuracy_task], f"{self.preset} scale")
 
 

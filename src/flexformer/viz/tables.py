@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 OURS = "flexformer"
 PANEL_WIDTH, LINE_HEIGHT, MARGINS = 2.3, 0.24, 1.15
+MOST_PANELS = 6  # beside each other, so that text stays large enough
 
 
 def plot_tables(tables: Sequence[dict[str, Any]]) -> dict[str, bytes]:
@@ -26,13 +27,15 @@ def plot_tables(tables: Sequence[dict[str, Any]]) -> dict[str, bytes]:
         lines = [(tables[0], list(range(len(tables[0]["columns"]))))]
     heights = [MARGINS + LINE_HEIGHT * len(table["rows"]) for table, _ in lines]
     widest = max(len(columns) for _, columns in lines)
+    some_once = any(_some_once(table, columns) for table, columns in lines)
     with style():
         figure = new_figure(1.6 + PANEL_WIDTH * widest, sum(heights))
         grid = figure.add_gridspec(len(lines), widest, height_ratios=heights)
         for i, (table, columns) in enumerate(lines):
             for j, column in enumerate(columns):
-                _panel(figure.add_subplot(grid[i, j]), table, column, is_first=j == 0)
-        figure.suptitle(tables[0]["title"], x=0.01, ha="left", fontsize=9, color=MUTED)
+                _panel(figure.add_subplot(grid[i, j]), table, column, j == 0, some_once)
+        title = tables[0]["title"] + ("; hollow: one seed" if some_once else "")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=9, color=MUTED)
         return {"png": to_png(figure), "svg": to_svg(figure)}
 
 
@@ -47,12 +50,18 @@ def _lines(table: dict[str, Any]) -> list[tuple[dict[str, Any], list[int]]]:
             and column["better"] is not None
             and any(row["values"][i] is not None for row in table["rows"])
         ]
-        if columns:
-            found.append((table, columns))
+        found += [(table, columns[i : i + MOST_PANELS]) for i in range(0, len(columns), MOST_PANELS)]
     return found
 
 
-def _panel(axes: Axes, table: dict[str, Any], index: int, is_first: bool) -> None:
+def _some_once(table: dict[str, Any], columns: Sequence[int]) -> bool:
+    """Whether some of what was measured is of one run, and some of several."""
+    measured = [i for i in columns if table["columns"][i]["measured"]]
+    values = [row["values"][i] for row in table["rows"] for i in measured if row["values"][i] is not None]
+    return len({value["std"] is None for value in values}) == 2
+
+
+def _panel(axes: Axes, table: dict[str, Any], index: int, is_first: bool, some_once: bool) -> None:
     column, rows = table["columns"][index], table["rows"]
     for y, row in enumerate(rows):
         value = row["values"][index]
@@ -60,11 +69,12 @@ def _panel(axes: Axes, table: dict[str, Any], index: int, is_first: bool) -> Non
             continue
         ours = row["label"].rpartition(": ")[2].startswith(OURS)
         colour = ACCENT if ours else PALETTE[0] if column["measured"] else MUTED
-        axes.errorbar(value["mean"], y, xerr=value["std"], fmt="o", color=colour, capsize=2.5, elinewidth=1.1)
+        face = "white" if some_once and column["measured"] and value["std"] is None else colour
+        axes.errorbar(value["mean"], y, xerr=value["std"], fmt="o", color=colour, mfc=face, capsize=2.5, elinewidth=1.1)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_yticks(range(len(rows)), [row["label"] for row in rows] if is_first else [""] * len(rows))
     axes.set_xmargin(0.12)
     axes.locator_params(axis="x", nbins=4)
-    axes.set_title(column["title"], fontsize=9)
+    axes.set_title(column["title"] + (", lower is better" if column["better"] == "lower" else ""), fontsize=9)
     axes.set_xlabel(column["group"], fontsize=7.5, color=MUTED)
     axes.grid(axis="y", color=GRID)
