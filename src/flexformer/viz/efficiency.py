@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .bench import LOOKS, OTHERS
 from .style import ACCENT, MUTED, PALETTE, label_ends, new_figure, plain_ticks, style, to_png, to_svg
 
 if TYPE_CHECKING:
@@ -49,14 +50,14 @@ def _growth(
 ) -> None:
     ends = []
     axes.set(xscale="log", yscale="log", title=title, xlabel="N tokens", ylabel=name)
-    for row, colour in zip(dict.fromkeys(m["row"] for m in measured), PALETTE, strict=False):
-        shown = ACCENT if row.startswith(OURS) else colour
+    for row in dict.fromkeys(m["row"] for m in measured):
+        look = LOOKS.get(row, OTHERS)
         points = [
             (m["length"], unit * m[field][part]) for m in measured if m["row"] == row and m[field] and m[field][part]
         ]
         if points:
-            axes.plot(*zip(*sorted(points), strict=True), "o-", color=shown)
-            ends.append((*max(points), row, shown))
+            axes.plot(*zip(*sorted(points), strict=True), look.line, marker="o", color=look.colour)
+            ends.append((*max(points), row, look.colour))
     ticks = sorted({m["length"] for m in measured})
     axes.set_xticks(ticks, [f"{n // 1024}k" if n >= 1024 and n % 1024 == 0 else str(n) for n in ticks])
     plain_ticks(axes)
