@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,16 +42,18 @@ class Claim:
 
     Args:
         text: What it says.
-        command: What runs the cells.
-        judge: Looks at the cells of each experiment.
-        experiments: That they are of; the command is the last one's. None for what is measured or counted otherwise.
-        spent: What that took.
+        command: What would test it, as far as there are no records that name theirs.
+        judge: Looks at the cells of each experiment, then at each record.
+        experiments: That they are of; the command is the last one's.
+        records: Names of benchmarks.
+        spent: What it took where none of these says so.
     """
 
     text: str
     command: str
     judge: Callable[..., Finding]
     experiments: tuple[Experiment, ...] = ()
+    records: tuple[str, ...] = ()
     spent: str = ""
 
     @functools.cached_property
@@ -60,25 +62,28 @@ class Claim:
 
     @functools.cached_property
     def found(self) -> Finding:
-        return self.judge(*self.cells)
-
-    @property
-    def spent_on(self) -> list[Spent]:
-        """On each experiment."""
-        return [spent for cells in self.cells if (spent := Spent.on(cells)).text]
+        return self.judge(*self.cells, *map(bench, self.records))
 
     def line(self) -> str:
         """Its row of the table."""
-        budget = ", ".join(spent.short for spent in self.spent_on) or self.spent
-        command = " ".join(self.command.split()[:2])
-        return f"| {self.text} | {self.found.verdict} | {self.found.figures} | `{command}` | {budget} |"
+        costs = [
+            *map(Spent.on, self.cells),
+            *(Spent((), 0.0, bench(name).get("seconds", 0.0)) for name in self.records),
+        ]
+        took = ", ".join(filter(None, (cost.short for cost in costs))) or self.spent
+        return f"| {self.text} | {self.found.verdict} | {self.found.figures} | `{self.command}` | {took} |"
 
-    def commands(self) -> dict[str, str]:
-        """Those that run the cells, with what each experiment took."""
-        has_seeds = bool(self.cells) and self.experiments[-1].row_option == "attention"
-        options = seeds_given(self.cells[-1]) if has_seeds else [""]
-        names = ", ".join(f"`flexformer {self.command}{each}`" for each in options)
-        return {names: self.spent_on[-1].text if self.spent_on else self.spent}
+    def commands(self) -> Iterator[tuple[str, str]]:
+        """Those that run the cells or measure, in full, and what each of them took."""
+        if self.experiments:
+            has_seeds = self.experiments[-1].row_option == "attention"
+            options = seeds_given(self.cells[-1]) if has_seeds else [""]
+            yield ", ".join(f"`flexformer {self.command}{each}`" for each in options), Spent.on(self.cells[-1]).text
+        elif not self.records:
+            yield f"`flexformer {self.command}`", self.spent
+        for name in self.records:
+            record = bench(name)
+            yield f"`{record.get('command', f'flexformer {self.command}')}`", in_minutes(record.get("seconds", 0.0))
 
 
 @functools.cache
@@ -111,20 +116,22 @@ class Spent:
     def text(self) -> str:
         """Runs, their steps and their time."""
         if not self.steps:
-            return measuring(self.measuring)
+            return in_minutes(self.measuring)
         least, most = min(self.steps), max(self.steps)
         steps = f"{most:,}" if least == most else f"{least:,} to {most:,}"
         runs = f"{len(self.steps)} run{'s' if len(self.steps) > 1 else ''}"
         trained = f"{runs} of {steps} steps, {self.seconds / 3600:.1f} run-hours"
-        return f"{trained}, {measuring(self.measuring)}" if self.measuring else trained
+        return f"{trained}, {in_minutes(self.measuring)}" if self.measuring else trained
 
     @property
     def short(self) -> str:
         """Their time alone."""
-        return f"{self.seconds / 3600:.1f} h" if self.steps else f"{self.measuring / 60:.0f} min"
+        if self.steps:
+            return f"{self.seconds / 3600:.1f} h"
+        return f"{self.measuring / 60:.0f} min" if self.measuring else ""
 
 
-def measuring(seconds: float) -> str:
+def in_minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes of measuring" if seconds else ""
 
 
@@ -211,7 +218,7 @@ CLAIMS = {
         Claim("CoLA: kernels of other tasks lose less than Hedgehog's do", "reproduce table4",
               lambda own, carried: judges.smaller_drop(own, carried, "cola"), (GLUE, CARRIED)),
         Claim("how good Hedgehog is varies with the task its kernels come from", "reproduce table4 --preset paper",
-              lambda: Finding(UNTESTABLE, "two tasks to come from show no spread")),
+              lambda: Finding(UNTESTABLE, "two sources are too few")),
     ),
     "Recovering softmax": (
         Claim("flexformer-n recovers softmax attention closely", "reproduce kernels",
@@ -241,16 +248,15 @@ CLAIMS = {
         Claim("Retrieval's model: a forward pass with softmax takes time and memory as the square of the length",
               "reproduce fig2", cost_judges.softmax_grows, (FIGURE,)),
         Claim("Retrieval's model: with every linear attention a step takes less time and memory than with softmax",
-              "reproduce fig2", cost_judges.all_cheaper, (FIGURE,)),
+              "reproduce fig2", cost_judges.all_cheaper, (FIGURE,), (MODEL,)),
         Claim("Retrieval's model: a step is marginally dearer than with other linear attentions", "reproduce fig2",
-              lambda found: cost_judges.little_dearer(found, bench(MODEL)), (FIGURE,)),
+              cost_judges.little_dearer, (FIGURE,), (MODEL,)),
         Claim("Retrieval's model: a step takes less time and memory than with any other (the figure's caption)",
-              "reproduce fig2", lambda found: cost_judges.cheapest(found, bench(MODEL)), (FIGURE,)),
+              "reproduce fig2", cost_judges.cheapest, (FIGURE,), (MODEL,)),
         Claim("Retrieval's model: a step is 2.6 times faster with 84 % less memory than softmax's", "reproduce fig2",
-              cost_judges.retrieval_step, (FIGURE,)),
+              cost_judges.retrieval_step, (FIGURE,), (MODEL,)),
         Claim("attention: a forward pass takes time and memory linear in the length, like the Linear Transformer",
-              bench(SCALING).get("command", "flexformer bench scaling").removeprefix("flexformer "),
-              lambda: cost_judges.growth(bench(SCALING)), spent=measuring(bench(SCALING).get("seconds", 0))),
+              "bench scaling", cost_judges.growth, records=(SCALING,)),
         Claim("about one per cent of parameters is added", "reproduce params", cost_judges.parameters,
               spent="none, they are counted"),
     ),
@@ -271,7 +277,7 @@ def tally() -> str:
 def topic(name: str, claims: Sequence[Claim]) -> str:
     """A table of claims, with the commands that run their cells below it."""
     rows = ["| the paper says | here | figures | by | took |", "|---|---|---|---|---|"]
-    commands = {command: spent for claim in claims for command, spent in claim.commands().items()}
+    commands = dict(pair for claim in claims for pair in claim.commands())
     told = [f"- {command}{f': {spent}' if spent else ''}" for command, spent in commands.items()]
     return "\n".join([f"**{name}**", "", *rows, *(claim.line() for claim in claims), "", *told])
 

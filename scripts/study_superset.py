@@ -66,11 +66,8 @@ def main() -> None:
             sys.exit(status)
         run = RunFolder(Path(settings["output"]))
         if record := run.read():
-            record.command = [
-                "python",
-                "scripts/study_superset.py",
-                *sys.argv[1:],
-            ]  # `distill` does not know the kernel
+            # `flexformer distill` by itself does not know the kernel.
+            record.command = ["python", "scripts/study_superset.py", *sys.argv[1:]]
             run.write(record)
 
 

@@ -28,6 +28,8 @@ def test_where_less_is_better_the_panel_says_so():
 
 
 def test_many_columns_stand_in_several_lines():
+    assert f"column {MOST_PANELS}".encode() in picture(ONCE, panels=MOST_PANELS + 1)
+
     def width(panels):
         return float(picture(ONCE, panels=panels).split(b'width="')[1].split(b"pt")[0])
 

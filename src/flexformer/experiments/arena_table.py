@@ -215,11 +215,10 @@ def _learning_notes(found: Sequence[Result]) -> list[str]:
     notes = []
     tried = {r.labels["task"] for r in found}
     unlearned = tried - {r.labels["task"] for r in found if has_learned(r)}
-    if unlearned:
-        names = ", ".join(TITLES[task] for task in TITLES if task in unlearned)
-        notes.append(
-            f"On {names} no run is better than a guess, or than the rule below; it tells little of attentions."
-        )
+    for task in (task for task in TITLES if task in unlearned):
+        has_rule = any(simple_rule(r) != CHANCE[task] for r in found if r.labels["task"] == task)
+        than = "the rule below" if has_rule else "a guess"
+        notes.append(f"On {TITLES[task]} no run is better than {than}; it tells little of attentions.")
     if behind := stuck(found):
         names = "; ".join(f"{', '.join(each)} on {TITLES[task]}" for task, each in behind.items())
         notes.append(f"Some run was no better than a guess, or than the rule below: {names}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,9 +16,11 @@ from .judges import LINEAR, OTHERS, SOFTMAX, N, S, explained
 from .paired import Difference, fitted_line
 from .parameters import counts
 from .results import Result
-from .verdicts import FAILS, HOLDS, MISSING, UNDECIDED, Finding
+from .verdicts import FAILS, HOLDS, MISSING, UNDECIDED, Finding, decided, together
 
 FORWARD = PASSES[0]
+MUCH, PERHAPS, LESS = "much more than", "much more in one of two measurements than", "less than"
+DEARER = {MUCH: FAILS, PERHAPS: UNDECIDED}
 MARGINAL = 1.25  # times the cost
 SAME_MEMORY = 0.02  # a difference up to this share is none
 LINEARLY = 1.05  # power of the length
@@ -59,46 +61,47 @@ def against(bases: Sequence[str], good: Sequence[str], figures: Sequence[str], w
     return Finding(HOLDS if all_of_them else f"{HOLDS} {word} {' and '.join(good)} only", "; ".join(figures))
 
 
-def training_steps(found: Sequence[Result]) -> dict[str, Step]:
-    """A training step of Retrieval, of every attention."""
-    return _steps([m for r in found if r.labels["part"] == "b" for m in r.details["measurements"]])
+def training_steps(found: Sequence[Result], again: Mapping[str, Any]) -> list[dict[str, Step]]:
+    """Of Retrieval's model with every attention, as figure 2 (b) and the record of `flexformer bench model` have them.
+
+    What was measured twice counts where both times say so.
+    """
+    first = [m for r in found if r.labels["part"] == "b" for m in r.details["measurements"]]
+    return [{m["row"]: Step.of(m) for m in measured} for measured in (first, again.get("measurements")) if measured]
 
 
-def _steps(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Step]:
-    return {m["row"]: Step.of(m) for m in measurements}
+def _lacks(runs: Sequence[Mapping[str, Step]], *names: str) -> bool:
+    return not runs or any(name not in steps for steps in runs for name in names)
 
 
-def _twice(found: Sequence[Result], again: Mapping[str, Any]) -> list[dict[str, Step]]:
-    """Training steps of figure 2 (b), and of the record of `flexformer bench model` where there is one."""
-    return [steps for steps in (training_steps(found), _steps(again.get("measurements", []))) if steps]
-
-
-def retrieval_step(found: Sequence[Result]) -> Finding:
+def retrieval_step(found: Sequence[Result], again: Mapping[str, Any]) -> Finding:
     """Whether a training step with ours is as much faster and smaller as the paper's."""
-    steps, parts, good = training_steps(found), [], []
-    if any(name not in steps for name in (N, *BASES)):
+    runs, parts, good = training_steps(found, again), [], []
+    if _lacks(runs, N, *BASES):
         return Finding(MISSING)
     for base in BASES:
-        faster, share = steps[base].seconds / steps[N].seconds, steps[N].peak / steps[base].peak
-        parts.append(f"{faster:.1f}x, {abs(1 - share):.0%} {'less' if share < 1 else 'more'} memory than {base}")
-        if faster >= 2.6 and share <= 0.16:
+        faster = [steps[base].seconds / steps[N].seconds for steps in runs]
+        share = [steps[N].peak / steps[base].peak for steps in runs]
+        memory = f"{_range([100 * each for each in share], 0)} % of the memory"
+        parts.append(f"{_range(faster, 1)} times as fast with {memory} of {base}")
+        if min(faster) >= 2.6 and max(share) <= 0.16:
             good.append(base)
     return against(BASES, good, parts)
 
 
-def all_cheaper(found: Sequence[Result]) -> Finding:
+def all_cheaper(found: Sequence[Result], again: Mapping[str, Any]) -> Finding:
     """Whether a training step with any linear attention takes less time and memory than with softmax."""
-    steps, names, bases = training_steps(found), (*OTHERS, S, N), (UNFUSED, SDPA)
-    if any(name not in steps for name in (*names, *bases)):
+    runs, names, bases = training_steps(found, again), (*OTHERS, S, N), (UNFUSED, SDPA)
+    if _lacks(runs, *names, *bases):
         return Finding(MISSING)
     parts, good = [], []
     for base in bases:
-        faster = {name: steps[base].seconds / steps[name].seconds for name in names}
-        share = {name: steps[name].peak / steps[base].peak for name in names}
+        faster = {name: min(steps[base].seconds / steps[name].seconds for steps in runs) for name in names}
+        share = {name: max(steps[name].peak / steps[base].peak for steps in runs) for name in names}
         slowest, largest = min(faster, key=faster.__getitem__), max(share, key=share.__getitem__)
         parts.append(
-            f"at least {faster[slowest]:.1f}x as fast ({slowest}) with at most {share[largest]:.0%} of the memory "
-            f"({largest}) of {base}"
+            f"at least {faster[slowest]:.1f} times as fast ({slowest}) with at most {100 * share[largest]:.0f} % of "
+            f"the memory ({largest}) of {base}"
         )
         if faster[slowest] > 1 and share[largest] < 1:
             good.append(base)
@@ -106,68 +109,63 @@ def all_cheaper(found: Sequence[Result]) -> Finding:
 
 
 def little_dearer(found: Sequence[Result], again: Mapping[str, Any]) -> Finding:
-    """Whether a training step with ours takes at most a little more time and memory than with other linear attentions.
-
-    What was measured twice counts where both times say so.
-    """
-    runs = _twice(found, again)
-    if not runs or any(name not in steps for steps in runs for name in (*OTHERS, N)):
+    """Whether a training step with ours takes at most a little more time and memory than with other linear ones."""
+    runs = training_steps(found, again)
+    if _lacks(runs, N, *OTHERS):
         return Finding(MISSING)
     times = {name: [steps[N].seconds / steps[name].seconds for steps in runs] for name in OTHERS}
-    memory = {name: [steps[N].peak / steps[name].peak for steps in runs] for name in OTHERS}
+    memory = [steps[N].peak / steps[name].peak for steps in runs for name in OTHERS]
     figures = f"times the seconds: {', '.join(f'{name} {_range(values)}' for name, values in times.items())}"
-    figures += f"; times the memory: {_range([value for values in memory.values() for value in values])}"
-    often = {
-        "time": {name: sum(_much_slower(steps[N], steps[name]) for steps in runs) for name in OTHERS},
-        "memory": {name: sum(value > MARGINAL for value in values) for name, values in memory.items()},
-    }
-    much = {f"{what} much more than": [n for n in OTHERS if own[n] == len(runs)] for what, own in often.items()}
-    perhaps = {
-        f"{what} much more in one of two measurements than": [n for n in OTHERS if 0 < own[n] < len(runs)]
-        for what, own in often.items()
-    }
-    less = {
-        "time less than": [name for name in OTHERS if all(steps[name].is_slower(steps[N]) for steps in runs)],
-        "memory less than": [name for name in OTHERS if all(steps[name].is_larger(steps[N]) for steps in runs)],
-    }
-    kind = FAILS if any(much.values()) else UNDECIDED if any(perhaps.values()) else HOLDS
-    judged = Finding(kind, figures, remark=_named({**much, **perhaps, **less}, len(OTHERS)))
+    figures += f"; times the memory: {_range(memory)}"
+    said: dict[str, list[str]] = {}
+    for name in OTHERS:
+        for words in _dearness([(steps[N], steps[name]) for steps in runs]):
+            said.setdefault(words, []).append(name)
+    kind = next((kind for words, kind in DEARER.items() if any(each.endswith(words) for each in said)), HOLDS)
+    dearest_first = sorted(said, key=lambda words: (words.endswith(LESS), words))
+    judged = Finding(kind, figures, remark=_named({words: said[words] for words in dearest_first}, len(OTHERS)))
     return explained(judged, f"marginally is taken as up to {MARGINAL:g} times")
 
 
-def _much_slower(one: Step, other: Step) -> bool:
-    return one.seconds > MARGINAL * other.seconds and one.is_slower(other)
+def _dearness(pairs: Sequence[tuple[Step, Step]]) -> Iterator[str]:
+    """What can be said of one against another that both were measured beside, some times."""
+    slower = sum(one.seconds > MARGINAL * other.seconds and one.is_slower(other) for one, other in pairs)
+    larger = sum(one.peak > MARGINAL * other.peak for one, other in pairs)
+    for what, times in (("time", slower), ("memory", larger)):
+        if times:
+            yield f"{what} {MUCH if times == len(pairs) else PERHAPS}"
+    if all(other.is_slower(one) for one, other in pairs):
+        yield f"time {LESS}"
+    if all(other.is_larger(one) for one, other in pairs):
+        yield f"memory {LESS}"
 
 
-def _range(values: Sequence[float]) -> str:
-    ends = [f"{end(values):.2f}" for end in (min, max)]
+def _range(values: Sequence[float], digits: int = 2) -> str:
+    ends = [f"{end(values):.{digits}f}" for end in (min, max)]
     return " to ".join(dict.fromkeys(ends))
 
 
 def cheapest(found: Sequence[Result], again: Mapping[str, Any]) -> Finding:
-    """Whether a training step with ours takes less time and memory than with any other attention.
-
-    What was measured twice counts where both times say so.
-    """
-    runs = _twice(found, again)
+    """Whether a training step with ours takes less time and memory than with any other attention."""
+    runs = training_steps(found, again)
     others = [name for name in ATTENTIONS if not name.startswith("flexformer")]
-    if not runs or any(name not in steps for steps in runs for name in (N, *others)):
+    if _lacks(runs, N, *others):
         return Finding(MISSING)
     ahead = {
         "slower than": [name for name in others if all(steps[N].is_slower(steps[name]) for steps in runs)],
         "more memory than": [name for name in others if all(steps[N].is_larger(steps[name]) for steps in runs)],
     }
-    steps = runs[0]
-    first = min(others, key=lambda name: steps[name].seconds)
-    least = min(others, key=lambda name: steps[name].peak)
-    figures = ", ".join(f"{name} {steps[name].seconds:.2f} s, {steps[name].peak / 2**20:.0f} MiB"
-                        for name in dict.fromkeys((N, first, least)))  # fmt: skip
+    first = min(others, key=lambda name: runs[0][name].seconds)
+    least = min(others, key=lambda name: runs[0][name].peak)
+    figures = ", ".join(
+        f"{name} {_range([steps[name].seconds for steps in runs])} s, "
+        f"{_range([steps[name].peak / 2**20 for steps in runs], 0)} MiB"
+        for name in dict.fromkeys((N, first, least))
+    )
     if any(ahead.values()):
         return Finding(FAILS, figures, remark=_named(ahead, len(others)))
-    behind = [
-        name for name in others if all(each[name].is_slower(each[N]) and each[name].is_larger(each[N]) for each in runs)
-    ]
-    level = [name for name in others if name not in behind]
+    dearer = [name for name in others if all(s[name].is_slower(s[N]) and s[name].is_larger(s[N]) for s in runs)]
+    level = [name for name in others if name not in dearer]
     return Finding(UNDECIDED, figures, remark=f"level with {', '.join(level)}") if level else Finding(HOLDS, figures)
 
 
@@ -181,22 +179,25 @@ def _named(parts: Mapping[str, Sequence[str]], everybody: int) -> str:
 
 
 def dearer_with_more(found: Sequence[Result], tasks: Sequence[str]) -> Finding:
-    """Whether a training step takes the more time and memory the more frequencies there are."""
-    parts, cheaper = [], []
+    """Whether a training step takes the more time and memory the more frequencies there are, by slopes."""
+    shown, parts = [], {}
     for task in tasks:
         own = [r for r in measured(found) if (r.labels["task"], r.labels["attention"]) == (task, N)]
         if not own:
             return Finding(MISSING)
-        steps = [Step.of(m) for m in max(own, key=lambda r: len(r.labels["counts"])).details["measurements"]]
-        fewest, most = steps[0], steps[-1]
-        times = len(steps) - 1
-        parts.append(
-            f"{title_of(task)}: {most.seconds / fewest.seconds:.1f} times the seconds and "
-            f"{most.peak / fewest.peak:.2f} times the memory after {times} doublings"
+        largest = max(own, key=lambda r: len(r.labels["counts"]))
+        steps = [Step.of(m) for m in largest.details["measurements"]]
+        places = [math.log2(count) for count in largest.labels["counts"]]
+        for what, costs in (("time", [s.seconds for s in steps]), ("memory", [s.peak for s in steps])):
+            parts[f"{what} of {title_of(task)}"] = decided(fitted_line(places, [math.log2(cost) for cost in costs]))
+        more = f"with {2 ** (places[-1] - places[0]):.0f} times as many"
+        shown.append(
+            f"{title_of(task)}: {steps[-1].seconds / steps[0].seconds:.1f} times the seconds and "
+            f"{steps[-1].peak / steps[0].peak:.2f} times the memory {more}"
         )
-        if not (most.is_slower(fewest) and most.is_larger(fewest)):
-            cheaper.append(title_of(task))
-    return Finding(FAILS if cheaper else HOLDS, "; ".join(parts), remark=", ".join(cheaper))
+    # What was measured has no seeds.
+    timeless = {name: replace(part, seeds=0, remark="") for name, part in parts.items()}
+    return replace(together(timeless), figures="; ".join(shown))
 
 
 def softmax_grows(found: Sequence[Result]) -> Finding:

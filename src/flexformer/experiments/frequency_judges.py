@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import mean
 
-from .arena_table import TITLES
+from .arena_table import TITLES, has_learned
 from .frequencies import MULTIPLES, trained
 from .judges import OTHERS, POINT, N, accuracies, explained, language
 from .paired import Panel, fitted_line
@@ -15,23 +15,26 @@ from .results import Result
 from .verdicts import HOLDS, MISSING, UNDECIDED, Finding, beats, decided, pair, seeds, together
 
 HALF = f"{N} with d / 2 frequencies"
+USUAL = "1"  # times the width of a head, as in the other tables
 
 
-def frequencies(found: Sequence[Result], task: str) -> tuple[Panel, str]:
-    """Of ours, what a task gives by n / d and seed, and the means in words; perplexities are negative."""
+def frequencies(found: Sequence[Result], task: str) -> Panel:
+    """Of ours, what a task gives by n / d and seed; perplexities are negative."""
     scores: dict[float, dict[int, float]] = {}
-    for r in trained(found):
-        if (r.labels["task"], r.labels["attention"]) == (task, N):
-            right = r.metrics.get("test_accuracy")
-            value = -r.metrics["test_perplexity"] if right is None else 100 * right
-            scores.setdefault(r.labels["n"] / r.labels["head_dim"], {})[r.seed] = value
-    figures = ", ".join(f"{abs(mean(scores[each].values())):.2f} at {each:g} d" for each in sorted(scores))
-    return Panel({f"{each:g}": values for each, values in scores.items()}), figures
+    for r in _own(found, task):
+        right = r.metrics.get("test_accuracy")
+        value = -r.metrics["test_perplexity"] if right is None else 100 * right
+        scores.setdefault(r.labels["n"] / r.labels["head_dim"], {})[r.seed] = value
+    return Panel({f"{each:g}": values for each, values in scores.items()})
+
+
+def _own(found: Sequence[Result], task: str) -> list[Result]:
+    return [r for r in trained(found) if (r.labels["task"], r.labels["attention"]) == (task, N)]
 
 
 def more_frequencies(found: Sequence[Result]) -> Finding:
     """Whether a language model is the better the more frequencies there are, by the slope against log n."""
-    panel, figures = frequencies(found, "lm")
+    panel = frequencies(found, "lm")
     names = [f"{multiple:g}" for multiple in MULTIPLES]
     common = panel.common(*names) if panel.has(*names) else []
     if not common:
@@ -39,7 +42,8 @@ def more_frequencies(found: Sequence[Result]) -> Finding:
     heights = [mean(panel.scores[name][seed] for seed in common) for name in names]
     slope = fitted_line([math.log2(multiple) for multiple in MULTIPLES], heights, len(common))
     judged = decided(slope)
-    figures = f"{figures}; {-slope.mean:+.2f} for every doubling"
+    figures = ", ".join(f"{-height:.2f} at {name} d" for name, height in zip(names, heights, strict=True))
+    figures += f"; {-slope.mean:+.2f} for every doubling"
     best = names[heights.index(max(heights))]
     if judged.kind == HOLDS and best != names[-1]:
         return Finding(UNDECIDED, figures, len(common), f"best at {best} d")
@@ -47,18 +51,23 @@ def more_frequencies(found: Sequence[Result]) -> Finding:
 
 
 def swept_beside(arena: Sequence[Result], swept: Sequence[Result], task: str) -> tuple[Panel, str]:
-    """The sweep of a task beside the runs of table 1, which tell its noise; those with n = d are in both."""
-    own, _ = frequencies(swept, task)
-    others = accuracies(arena, [task])
-    usual = {**others.scores.get(N, {}), **own.scores.get("1", {})}
+    """The sweep of a task beside the runs of table 1, which tell its noise, and how far from n = d others are.
+
+    Runs with n = d are in both. Attentions and numbers of frequencies with a run that did not learn are unsteady.
+    """
+    own, others = frequencies(swept, task), accuracies(arena, [task])
+    usual = {**others.scores.get(N, {}), **own.scores.get(USUAL, {})}
     rivals = {name: values for name, values in others.scores.items() if name != N}
-    panel = Panel({**rivals, **own.scores, **({"1": usual} if usual else {})}, others.unsteady)
-    shown = [f"{multiple:g}" for multiple in MULTIPLES if f"{multiple:g}" in panel]
-    counts = {name: len(panel.scores[name]) for name in shown}
-    figures = ", ".join(
-        f"{mean(panel.scores[name].values()):.2f} at {name} d{f' ({seeds(n)})' if n > 1 else ''}"
-        for name, n in counts.items()
-    )
+    unsteady = {USUAL if name == N else name for name in others.unsteady}
+    unsteady |= {f"{r.labels['n'] / r.labels['head_dim']:g}" for r in _own(swept, task) if not has_learned(r)}
+    panel = Panel({**rivals, **own.scores, **({USUAL: usual} if usual else {})}, frozenset(unsteady))
+    if not usual:
+        return panel, ""
+    known = [f"{multiple:g}" for multiple in MULTIPLES if multiple != 1 and f"{multiple:g}" in panel]
+    leads = {name: lead for name in known if (lead := panel.difference(name, USUAL))}
+    figures = f"{mean(usual.values()):.2f} at d ({seeds(len(usual))})"
+    if leads:
+        figures += f"; seed by seed {', '.join(f'{lead.mean:+.2f} at {name} d' for name, lead in leads.items())}"
     return panel, figures
 
 
@@ -66,7 +75,7 @@ def peaked(arena: Sequence[Result], swept: Sequence[Result], task: str) -> Findi
     """Whether more frequencies help while there are few, and harm when there are many."""
     panel, figures = swept_beside(arena, swept, task)
     few, many = f"{MULTIPLES[0]:g}", f"{MULTIPLES[-1]:g}"
-    judged = together({f"d against {other} d": pair(panel, "1", other) for other in (few, many)})
+    judged = together({f"d against {other} d": pair(panel, USUAL, other) for other in (few, many)})
     return replace(judged, figures=figures)
 
 
@@ -78,7 +87,7 @@ def saturated(arena: Sequence[Result], swept: Sequence[Result], tasks: Sequence[
         more = [f"{multiple:g}" for multiple in MULTIPLES if multiple > 1]
         if not panel.has(*(f"{multiple:g}" for multiple in MULTIPLES)):
             return Finding(MISSING)
-        judged = together({f"{name} d": pair(panel, "1", name, margin=-POINT) for name in more})
+        judged = together({f"{name} d": pair(panel, USUAL, name, margin=-POINT) for name in more})
         return replace(judged, figures=figures)
 
     whole = together({TITLES[task]: of(task) for task in tasks})
@@ -88,13 +97,13 @@ def saturated(arena: Sequence[Result], swept: Sequence[Result], tasks: Sequence[
 def few_suffice(arena: Sequence[Result], swept: Sequence[Result], task: str) -> Finding:
     """Whether a quarter of the usual frequencies is about as good."""
     panel, figures = swept_beside(arena, swept, task)
-    judged = pair(panel, "0.25", "1", margin=-POINT)
+    judged = pair(panel, f"{MULTIPLES[0]:g}", USUAL, margin=-POINT)
     return explained(replace(judged, figures=figures), f"competitive is taken as less than {POINT:g} point below d")
 
 
 def half_suffices(models: Sequence[Result], swept: Sequence[Result]) -> Finding:
     """Whether a language model with half the usual frequencies is ahead of other linear attentions."""
-    panel, _ = frequencies(swept, "lm")
+    panel = frequencies(swept, "lm")
     if "0.5" not in panel:
         return Finding(MISSING)
     return beats(Panel({**language(models).scores, HALF: panel.scores["0.5"]}), HALF, OTHERS)

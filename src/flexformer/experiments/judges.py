@@ -23,6 +23,7 @@ from .verdicts import (
     MISSING,
     UNDECIDED,
     Finding,
+    ahead_of_all,
     beats,
     by_attention,
     figures_of,
@@ -96,20 +97,19 @@ def gain_by_parameter(found: Sequence[Result]) -> Finding:
     if not perplexity.has(*names):
         return Finding(MISSING)
     sizes = {r.labels["attention"]: r.parameters for r in found}
-    gains = {
-        name: {
-            seed: 1000
-            * (perplexity.scores[name][seed] - perplexity.scores[LINEAR][seed])
-            / (sizes[name] - sizes[LINEAR])
-            for seed in perplexity.common(name, LINEAR)
-        }
-        for name in names
-        if name != LINEAR
-    }
-    # Divided by numbers of different size, noise is not equally large: each is compared by its own differences.
-    judged = together({name: beats(Panel(gains, frozenset(gains)), name, LEARNED) for name in (N, S)})
-    figures = ", ".join(f"{name} {mean(own.values()):+.2f}" for name, own in gains.items())
-    return replace(judged, figures=f"{figures}; perplexity below linear's for 1,000 parameters more than linear has")
+    by_one = {name: 1000 / (sizes[name] - sizes[LINEAR]) for name in names if name != LINEAR}
+
+    def gains_over(ours: str, theirs: str | None = None) -> Difference | None:
+        """By each parameter beyond those of linear, as a sum of scores."""
+        rival = by_one[theirs] if theirs else 0.0
+        weights = {ours: by_one[ours], LINEAR: rival - by_one[ours]} | ({theirs: -rival} if theirs else {})
+        return perplexity.contrast(weights)
+
+    parts = {ours: ahead_of_all({name: gains_over(ours, name) for name in LEARNED})[0] for ours in (N, S)}
+    own = {name: gain for name in by_one if (gain := gains_over(name))}
+    figures = ", ".join(f"{name} {gain.mean:+.2f}" for name, gain in own.items())
+    figures += "; perplexity below linear's for 1,000 parameters more than linear has"
+    return replace(together(parts), figures=figures)
 
 
 def glue(found: Sequence[Result], tasks: Sequence[str] = TASKS["cpu"]) -> Panel:
@@ -196,8 +196,10 @@ def smaller_drop(own: Sequence[Result], carried: Sequence[Result], task: str) ->
             return Finding(MISSING)
         away = averages([panel.scores[name] for panel in panels])
         drops[name] = {seed: away[seed] - at_home.scores[name][seed] for seed in away if seed in at_home.scores[name]}
+    if not all(drops.values()):
+        return Finding(UNDECIDED, remark="no seeds connect them")
     judged = pair(Panel(drops), N, HEDGEHOG, 1)
-    means = {name: mean(values.values()) for name, values in drops.items() if values}
+    means = {name: mean(values.values()) for name, values in drops.items()}
     return replace(judged, figures=", ".join(f"{name} {value:+.1f}" for name, value in means.items()))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import mean, stdev
 
@@ -101,22 +101,27 @@ class Panel:
         return self.fit.noise
 
     def difference(self, first: str, second: str, share: float = 1.0, margin: float = 0.0) -> Difference | None:
-        """The first's scores less a share of the second's and a margin; None where no seeds connect them.
-
-        Seeds that only one of them has count as well, as far as others tell what these seeds do.
-        """
+        """The first's scores less a share of the second's and a margin; None where no seeds connect them."""
         if self.unsteady & {first, second}:
             wanted = {seed: share * value + margin for seed, value in self.scores[second].items()}
             return Difference.of(self.scores[first], wanted)
-        found = self.fit.contrast({first: 1.0, second: -share})
+        found = self.contrast({first: 1.0, second: -share})
+        return found and replace(found, mean=found.mean - margin)
+
+    def contrast(self, weights: Mapping[str, float]) -> Difference | None:
+        """A sum of steady attentions, by their weights; None where no seeds connect them.
+
+        Seeds that only some of them have count as well, as far as others tell what these seeds do.
+        """
+        found = self.fit.contrast(weights)
         if found is None:
             return None
-        apart, spread = found
-        fewest = min(len(self.scores[name]) for name in (first, second))
+        total, spread = found
+        fewest = min(len(self.scores[name]) for name in weights)
         if self.noise is None:
-            return Difference(apart - margin, fewest)
+            return Difference(total, fewest)
         deviation, freedom = self.noise
-        return Difference(apart - margin, fewest, deviation * spread, freedom)
+        return Difference(total, fewest, deviation * spread, freedom)
 
 
 class Fit:
@@ -147,18 +152,25 @@ class Fit:
         if freedom == 0:
             return None
         left = self.values - self.effects @ (self.inverse @ self.values)
-        return math.sqrt(float(left @ left) / freedom), freedom
+        return self._rounded(math.sqrt(float(left @ left) / freedom)), freedom
 
     def contrast(self, weights: Mapping[str, float]) -> tuple[float, float] | None:
-        """A sum of attentions, by their weights, over all seeds, and its error in units of the noise.
+        """A sum of attentions, by their weights, over the seeds they have, and its error in units of the noise.
 
         None where the runs do not tell it.
         """
-        row = np.array(self._row(weights, self.seeds))
+        named = [self.names.index(name) for name in weights]
+        runs = self.effects[:, named].any(axis=1)
+        seeds = [seed for i, seed in enumerate(self.seeds, len(self.names)) if self.effects[runs, i].any()]
+        row = np.array(self._row(weights, seeds))
         needed = row @ self.inverse  # of each run's score
         if not np.allclose(needed @ self.effects, row):
             return None
-        return float(needed @ self.values), math.sqrt(float(needed @ needed))
+        return self._rounded(float(needed @ self.values)), math.sqrt(float(needed @ needed))
+
+    def _rounded(self, value: float) -> float:
+        """Nothing, where rounding made it: it would be told from nothing."""
+        return 0.0 if abs(value) < 1e-9 * np.abs(self.values).max(initial=0.0) else value
 
 
 def fitted_line(places: Sequence[float], heights: Sequence[float], seeds: int = 1) -> Difference:

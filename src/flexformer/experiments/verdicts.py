@@ -7,7 +7,7 @@ their difference could be noise, or where no seed was repeated, so that nobody k
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean
 
 from .arena_table import averages
@@ -48,9 +48,10 @@ def seeds(count: int) -> str:
 def decided(found: Difference | None) -> Finding:
     """Whether it is above zero."""
     if found is None:
-        return Finding(UNDECIDED, remark="no seed in common")
+        return Finding(UNDECIDED, remark="no seeds connect them")
     if found.error is None:
-        return Finding(UNDECIDED, seeds=1, remark="one seed")
+        remark = seeds(1) if found.seeds == 1 else "nothing tells what runs vary by"
+        return Finding(UNDECIDED, seeds=found.seeds, remark=remark)
     if found.is_clear:
         return Finding(HOLDS if found.mean > 0 else FAILS, seeds=found.seeds)
     return Finding(UNDECIDED, seeds=found.seeds, remark=f"{seeds(found.seeds)} cannot tell")
@@ -75,14 +76,13 @@ def by_attention(
 
 def figures_of(found: Panel, ours: str, theirs: str, also: Sequence[str] = (), digits: int = 2) -> str:
     """Means as tables have them, and where the two do not have the same seeds, how far seeds show them to be apart."""
-    shown = [name for name in (ours, theirs, *also) if name in found]
-    means = {name: mean(found.scores[name].values()) for name in shown}
-    figures = ", ".join(f"{name} {abs(value):.{digits}f}" for name, value in means.items())
+    means = {name: mean(found.scores[name].values()) for name in (ours, theirs, *also) if name in found}
+    shown = {name: f"{name} {abs(value):.{digits}f}" for name, value in means.items()}
     apart = None if set(found.scores[ours]) == set(found.scores[theirs]) else found.difference(ours, theirs)
-    if apart is None:
-        return figures
-    sign = -1 if means[ours] < 0 else 1  # of what is bad, scores are negative
-    return f"{figures}; seed by seed {sign * apart.mean:+.{digits}f}"
+    if apart is not None:
+        sign = -1 if means[ours] < 0 else 1  # of what is bad, scores are negative
+        shown[theirs] += f" (seed by seed {sign * apart.mean:+.{digits}f})"
+    return ", ".join(shown.values())
 
 
 def pair(found: Panel, ours: str, theirs: str, digits: int = 2, share: float = 1.0, margin: float = 0.0) -> Finding:
@@ -105,23 +105,31 @@ def beats(found: Panel, ours: str, others: Sequence[str], also: Sequence[str] = 
     if not found.has(ours, *others):
         return Finding(MISSING)
     leads = {name: found.difference(ours, name, margin=margin) for name in others}
+    words = "not told from" if margin == 0 else f"not told to be within {-margin:g} point of"
+    judged, nearest = ahead_of_all(leads, words)
+    return judged if nearest is None else replace(judged, figures=figures_of(found, ours, nearest, also))
+
+
+def ahead_of_all(leads: Mapping[str, Difference | None], words: str = "not told from") -> tuple[Finding, str | None]:
+    """Whether all leads over others are above zero, as `beats` has it, and whose is the least or decides."""
     known = {name: lead for name, lead in leads.items() if lead is not None}
     if len(known) < len(leads):
-        return Finding(MISSING)
+        return Finding(MISSING), None
     nearest = min(known, key=lambda name: known[name].mean)
     ahead = [name for name in known if known[name].mean < 0 and known[name].is_clear_among(len(known))]
     if ahead:
         first = min(ahead, key=lambda name: known[name].mean)
-        return Finding(FAILS, figures_of(found, ours, first, also), known[first].seeds)
-    figures, fewest = figures_of(found, ours, nearest, also), min(lead.seeds for lead in known.values())
+        return Finding(FAILS, seeds=known[first].seeds), first
+    fewest = min(lead.seeds for lead in known.values())
     level = [name for name, lead in known.items() if not (lead.mean > 0 and lead.is_clear)]
     if not level:
-        return Finding(HOLDS, figures, fewest)
+        return Finding(HOLDS, seeds=fewest), nearest
     once = [name for name in level if known[name].error is None]
     if once == level:
-        return Finding(UNDECIDED, figures, fewest, "one seed")
-    told = f"not told from {', '.join(name for name in level if name not in once)}"
-    return Finding(UNDECIDED, figures, fewest, f"{told}, one seed of {', '.join(once)}" if once else told)
+        return Finding(UNDECIDED, seeds=fewest, remark="one seed"), nearest
+    told = f"{words} {', '.join(name for name in level if name not in once)}"
+    remark = f"{told}, one seed in common with {', '.join(once)}" if once else told
+    return Finding(UNDECIDED, seeds=fewest, remark=remark), nearest
 
 
 def together(findings: Mapping[str, Finding]) -> Finding:
@@ -137,7 +145,8 @@ def together(findings: Mapping[str, Finding]) -> Finding:
             remarks = dict.fromkeys(part.remark for part in of_kind.values())
             alike = {remark: [name for name, part in of_kind.items() if part.remark == remark] for remark in remarks}
             said = [", ".join(filter(None, (" and ".join(names), remark))) for remark, names in alike.items()]
-            good = [name for name, part in findings.items() if part.kind == HOLDS]
-            said += [f"{HOLDS} for {' and '.join(good)}"] if good else []
+            for other in (UNDECIDED, HOLDS):
+                rest = [name for name, part in findings.items() if part.kind == other != kind]
+                said += [f"{other} for {' and '.join(rest)}"] if rest else []
             return Finding(kind, figures, min(part.seeds for part in of_kind.values()), "; ".join(said))
     return Finding(HOLDS, figures, min(part.seeds for part in parts))

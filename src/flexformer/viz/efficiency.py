@@ -56,7 +56,9 @@ def _growth(
             (m["length"], unit * m[field][part]) for m in measured if m["row"] == row and m[field] and m[field][part]
         ]
         if points:
-            axes.plot(*zip(*sorted(points), strict=True), look.line, marker="o", color=look.colour)
+            axes.plot(
+                *zip(*sorted(points), strict=True), look.line, marker="o", color=look.colour, linewidth=look.width
+            )
             ends.append((*max(points), row, look.colour))
     ticks = sorted({m["length"] for m in measured})
     axes.set_xticks(ticks, [f"{n // 1024}k" if n >= 1024 and n % 1024 == 0 else str(n) for n in ticks])

@@ -33,7 +33,7 @@ def plot_tables(tables: Sequence[dict[str, Any]]) -> dict[str, bytes]:
         grid = figure.add_gridspec(len(lines), widest, height_ratios=heights)
         for i, (table, columns) in enumerate(lines):
             for j, column in enumerate(columns):
-                _panel(figure.add_subplot(grid[i, j]), table, column, j == 0, some_once)
+                _panel(figure.add_subplot(grid[i, j]), table, column, is_first=j == 0, some_once=some_once)
         title = tables[0]["title"] + ("; hollow: one seed" if some_once else "")
         figure.suptitle(title, x=0.01, ha="left", fontsize=9, color=MUTED)
         return {"png": to_png(figure), "svg": to_svg(figure)}
