@@ -206,6 +206,17 @@ def test_cells_say_where_they_are_from_and_what_they_took(experiment):
         assert all(said), result.cell
 
 
+def test_cells_of_the_floor_study_say_where_they_are_from_and_what_they_took():
+    study = script("study_floor")
+    for cell in study.cells():
+        record = study.record_of(cell)
+        assert record is not None, study.path_of(cell)
+        said = [record[name] for name in ("command", "commit", "steps", "tokens", "seconds")]
+        assert all(said), study.path_of(cell)
+        assert not record["commit"].endswith("-dirty")
+        assert (record["seed"], record["steps"], record["tokens"]) == (cell["seed"], *study.budget(cell))
+
+
 def test_cells_are_of_attentions_as_they_are():
     defaults = {name: options(name) for name in ATTENTIONS} | {"line of the loss": LINE}
     assert digest(defaults) == "27dc5686e451d4e3", (
