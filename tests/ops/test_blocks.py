@@ -114,6 +114,8 @@ def rms_error(actual, expected):
 def test_products_stay_exact_where_narrow_ones_are_not_faster(monkeypatch):
     cpu = torch.device("cpu")
     assert fast_products(torch.float32, cpu) is None
+    assert fast_products(torch.bfloat16, cpu) is None  # whatever instructions it has
+    assert fast_products(torch.bfloat16, torch.device("cuda")) is torch.bfloat16
     assert fast_products(torch.float16, cpu) is None
     assert fast_products(torch.float16, torch.device("cuda")) is None
     assert fast_products(torch.bfloat16, torch.device("cuda")) is torch.bfloat16
