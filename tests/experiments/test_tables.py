@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from made_cells import made
 
 from flexformer.experiments.arena_table import ArenaTable, average, stuck
 from flexformer.experiments.efficiency_figure import EfficiencyFigure
-from flexformer.experiments.glue_tables import RecoveryTable, TransferTable
+from flexformer.experiments.glue_tables import COMMONER, RecoveryTable, TransferTable, guesses
 from flexformer.experiments.language_table import LanguageTable, largest_rise
 from flexformer.experiments.results import write
 from flexformer.experiments.tables import Column, Row, Table, Value, latex, markdown
+from flexformer.tasks import MissingDataError, glue
 
 
 def result(table="table1", preset="cpu", seed=0, metrics=None, **labels):
@@ -270,3 +272,25 @@ def test_fig2_joins_accuracy_of_table1_and_names_its_task(tmp_path):
 def test_a_rise_is_above_the_five_before_it():
     assert largest_rise([5.0, 4.0, 3.0, 2.0, 1.0]) == 0.0
     assert largest_rise([5.0, 4.0, 3.0, 2.0, 1.0, 4.0, 1.0, 2.2]) == pytest.approx(1.0)
+
+
+def test_tables_name_tasks_on_which_all_might_have_guessed():
+    def told(**scores):
+        return guesses([result("table3", task=task, metrics={"test_score": score}) for task, score in scores.items()])
+
+    assert told(rte=0.61, mrpc=0.76, cola=0.0) == [
+        "On RTE no run is clearly better than the more frequent answer, right in 52.7 %."
+    ]
+    assert told(rte=0.58, mrpc=0.72)[0].startswith("On MRPC and RTE no run is")
+    assert told(rte=0.63) == told() == []
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("task", COMMONER)
+def test_how_often_the_more_frequent_answer_is_right(data_folder, task):
+    try:
+        labels = glue.Glue(task, data_folder).examples("test").labels
+    except MissingDataError as error:
+        pytest.skip(str(error))
+    _, counts = np.unique(labels, return_counts=True)
+    assert (counts.max(), counts.sum()) == COMMONER[task]

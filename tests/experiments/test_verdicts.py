@@ -181,8 +181,8 @@ def test_almost_all_pairs_of_tasks_are_told_from_half_of_them():
     better = dict.fromkeys(judges.pairs_of_tasks(), (0.7, 0.6))
     assert len(better) == 8
 
-    def verdict(worse=0, level=0):
-        scores = [(0.5, 0.6)] * worse + [(0.0, 0.0)] * level
+    def verdict(worse=0, level=0, near=0):
+        scores = [(0.5, 0.6)] * worse + [(0.0, 0.0)] * level + [(0.591, 0.6)] * near
         return judges.transfer(transferred(better | dict(zip(better, scores, strict=False)))).verdict
 
     assert verdict() == "holds (one seed)"
@@ -191,6 +191,7 @@ def test_almost_all_pairs_of_tasks_are_told_from_half_of_them():
     assert verdict(worse=2) == verdict(worse=4) == "undecided: too few pairs differ"
     assert verdict(worse=5) == "does not hold (one seed)"
     assert verdict(level=8) == "undecided: too few pairs differ"
+    assert verdict(worse=3, near=2) == verdict(worse=3, level=2) != verdict(worse=5)
     assert judges.transfer(transferred(dict([*better.items()][1:]))).verdict == verdicts.MISSING
 
 
@@ -523,11 +524,13 @@ def test_softmax_is_quadratic_where_a_doubling_takes_four_times():
         found = []
         for length, seconds, peak in ((1024, 3.0, 90), (2048, 4.0, 100), (4096, 16.0, 390), (8192, 64.0, 1500)):
             rows = [step("softmax-unfused", seconds, peak), step("softmax", seconds, fused * length)]
+            rows += [step(name, length / 1024, length) for name in ("linear", "flexformer-n")]
             measured = [{**row, "length": length} for row in rows]
             found.append(SimpleNamespace(labels={"part": "a"}, details={"measurements": measured}))
         return found
 
     assert cost_judges.softmax_grows(cells(1)).verdict == "holds for softmax-unfused only"
+    assert "flexformer-n: N^1.0 in time, N^1.0 in memory" in cost_judges.softmax_grows(cells(1)).figures
     assert cost_judges.softmax_grows(cells(1)[:3]).verdict == verdicts.MISSING
 
 

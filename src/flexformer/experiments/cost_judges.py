@@ -207,10 +207,10 @@ def softmax_grows(found: Sequence[Result]) -> Finding:
     """
     bases, parts, good = (UNFUSED, SOFTMAX), [], []
     measurements = [m for r in found if r.labels["part"] == "a" for m in r.details["measurements"]]
-    for base in bases:
+    for base in (*bases, LINEAR, N):  # the last two tell how far lengths that were measured one by one can be trusted
         steps = {m["length"]: Step.of(m) for m in measurements if m["row"] == base and m["length"] >= FIT_FROM}
         if len(steps) < 3:
-            return Finding(MISSING)
+            return Finding(MISSING)  # all were measured in turn
         logs = [math.log(length) for length in steps]
         powers = [
             fitted_line(logs, [math.log(cost) for cost in costs]).mean
@@ -218,7 +218,7 @@ def softmax_grows(found: Sequence[Result]) -> Finding:
         ]
         ends = f"from {min(steps):,} to {max(steps):,}"
         parts.append(f"{base}: N^{powers[0]:.1f} in time, N^{powers[1]:.1f} in memory {ends}")
-        if min(powers) >= QUADRATIC:
+        if base in bases and min(powers) >= QUADRATIC:
             good.append(base)
     return against(bases, good, parts, "for")
 

@@ -107,8 +107,9 @@ class LanguageTable(Experiment):
     def _budget(self, found: Sequence[Result]) -> str:
         parts = []
         for size in SIZES[self.preset]:
-            training = presets.load_language(size).training
-            parts.append(f"{training.steps:,} steps of {training.batch_size} blocks ({size})")
+            options = presets.load_language(size)
+            blocks = f"{options.training.batch_size} blocks of {options.data.length} tokens"
+            parts.append(f"{options.training.steps:,} steps of {blocks} ({size})")
         seeds = sorted({result.seed for result in found})
         shown = f"seeds {', '.join(map(str, seeds))}; " if seeds else ""
         return (

@@ -33,7 +33,7 @@ def plot_tables(tables: Sequence[dict[str, Any]]) -> dict[str, bytes]:
         grid = figure.add_gridspec(len(lines), widest, height_ratios=heights)
         for i, (table, columns) in enumerate(lines):
             for j, column in enumerate(columns):
-                _panel(figure.add_subplot(grid[i, j]), table, column, is_first=j == 0, some_once=some_once)
+                _panel(figure.add_subplot(grid[i, j]), table, column, is_first=j == 0)
         title = tables[0]["title"] + ("; hollow: one seed" if some_once else "")
         figure.suptitle(title, x=0.01, ha="left", fontsize=9, color=MUTED)
         return {"png": to_png(figure), "svg": to_svg(figure)}
@@ -55,13 +55,13 @@ def _lines(table: dict[str, Any]) -> list[tuple[dict[str, Any], list[int]]]:
 
 
 def _some_once(table: dict[str, Any], columns: Sequence[int]) -> bool:
-    """Whether some of what was measured is of one run, and some of several."""
+    """Whether some of what was measured is of one run."""
     measured = [i for i in columns if table["columns"][i]["measured"]]
     values = [row["values"][i] for row in table["rows"] for i in measured if row["values"][i] is not None]
-    return len({value["std"] is None for value in values}) == 2
+    return any(value["std"] is None for value in values)
 
 
-def _panel(axes: Axes, table: dict[str, Any], index: int, is_first: bool, some_once: bool) -> None:
+def _panel(axes: Axes, table: dict[str, Any], index: int, is_first: bool) -> None:
     column, rows = table["columns"][index], table["rows"]
     for y, row in enumerate(rows):
         value = row["values"][index]
@@ -69,7 +69,7 @@ def _panel(axes: Axes, table: dict[str, Any], index: int, is_first: bool, some_o
             continue
         ours = row["label"].rpartition(": ")[2].startswith(OURS)
         colour = ACCENT if ours else PALETTE[0] if column["measured"] else MUTED
-        face = "white" if some_once and column["measured"] and value["std"] is None else colour
+        face = "white" if column["measured"] and value["std"] is None else colour
         axes.errorbar(value["mean"], y, xerr=value["std"], fmt="o", color=colour, mfc=face, capsize=2.5, elinewidth=1.1)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_yticks(range(len(rows)), [row["label"] for row in rows] if is_first else [""] * len(rows))
