@@ -45,10 +45,6 @@ EXPERIMENTS = (
 )
 
 
-# Whose distillations are from before these had a commit and tokens, as docs/results.md says.
-UNRECORDED = ("sentences", "decoder")
-
-
 @functools.cache
 def script(name):
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
@@ -200,9 +196,8 @@ def test_cells_say_where_they_are_from_and_what_they_took(experiment):
         if "measurements" not in result.details:  # which take no training
             said += [result.steps, result.tokens]
         for stage in result.stages:
-            said += [stage["command"], stage["steps"], stage["seconds"]]
-            if experiment.name not in UNRECORDED:
-                said += [stage["commit"], stage["dirty"] is False, stage["tokens"]]
+            said += [stage["command"], stage["commit"], stage["dirty"] is False]
+            said += [stage["steps"], stage["tokens"], stage["seconds"]]
         assert all(said), result.cell
 
 
