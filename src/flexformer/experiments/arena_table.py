@@ -194,9 +194,12 @@ def simple_rule(result: Result) -> float:
 
 def has_learned(result: Result) -> bool:
     """Whether it is clearly above the simple rule."""
-    rule = simple_rule(result)
-    # 2,000 test examples or more: one in a thousand guesses is further off than this.
-    return bool(result.metrics["test_accuracy"] >= rule + 3.1 * math.sqrt(rule * (1 - rule) / 2000))
+    return bool(result.metrics["test_accuracy"] >= clearly_above(simple_rule(result), 2000))  # or more test examples
+
+
+def clearly_above(rule: float, examples: int) -> float:
+    """The share that one in a thousand guesses exceeds, if they are right as often as a rule is."""
+    return rule + 3.1 * math.sqrt(rule * (1 - rule) / examples)
 
 
 def stuck(found: Sequence[Result]) -> dict[str, list[str]]:

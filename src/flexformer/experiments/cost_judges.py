@@ -210,7 +210,7 @@ def softmax_grows(found: Sequence[Result]) -> Finding:
     for base in (*bases, LINEAR, N):  # the last two tell how far lengths that were measured one by one can be trusted
         steps = {m["length"]: Step.of(m) for m in measurements if m["row"] == base and m["length"] >= FIT_FROM}
         if len(steps) < 3:
-            return Finding(MISSING)  # all were measured in turn
+            return Finding(MISSING)
         logs = [math.log(length) for length in steps]
         powers = [
             fitted_line(logs, [math.log(cost) for cost in costs]).mean

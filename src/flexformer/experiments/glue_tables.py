@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from flexformer.tasks import glue
 
-from .arena_table import average
+from .arena_table import average, clearly_above
 from .cells import Cell, TrainedCell
 from .experiment import Experiment
 from .glue_cells import LEARNABLE, SOFTMAX, TASKS, TWICE, GlueRuns, checked, swapped
@@ -72,8 +71,7 @@ def guesses(found: Sequence[Result]) -> list[str]:
     told = {}
     for task, (right, size) in COMMONER.items():
         own = [r.metrics["test_score"] for r in found if r.labels["task"] == task]
-        # One guess of a thousand is further off than this.
-        if own and max(own) < right / size + 3.1 * math.sqrt(right * (size - right) / size**3):
+        if own and max(own) < clearly_above(right / size, size):
             told[glue.find(task).title] = f"{100 * right / size:.1f} %"
     if not told:
         return []
