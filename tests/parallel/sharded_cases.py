@@ -70,5 +70,5 @@ def trained_saved_and_loaded(folder: str) -> dict[str, Any]:
     losses += train(again, optimizer, batches[STEPS:])
     total = sum(p.numel() for p in again.parameters())
     whole = [p.full_tensor() for p in again.parameters()]
-    difference = max(float((a - b).abs().max()) for a, b in zip(whole, plain.parameters(), strict=True))
+    difference = max(float((a - b).detach().abs().max()) for a, b in zip(whole, plain.parameters(), strict=True))
     return {"expected": expected, "losses": losses, "local": local, "total": total, "difference": difference}
