@@ -4,7 +4,6 @@ import functools
 import importlib.util
 import json
 import shutil
-import statistics
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +13,7 @@ import pytest
 from flexformer.attention import ATTENTIONS, options
 from flexformer.cli import bench_vocabulary
 from flexformer.distill.divergence import LINE
-from flexformer.experiments import judges, verdicts
-from flexformer.experiments.arena_table import ArenaTable, has_learned
+from flexformer.experiments.arena_table import ArenaTable
 from flexformer.experiments.curves import DistillationCurves
 from flexformer.experiments.decoder import DecoderStudy
 from flexformer.experiments.digest import digest
@@ -24,7 +22,6 @@ from flexformer.experiments.frequencies import FrequencySweep
 from flexformer.experiments.glue_tables import RecoveryTable, TransferTable
 from flexformer.experiments.kernels import KernelStudy
 from flexformer.experiments.language_table import LanguageTable
-from flexformer.experiments.paired import Panel
 from flexformer.experiments.results import read_all
 from flexformer.experiments.sentences import SentenceStudy
 
@@ -75,73 +72,6 @@ def test_claims_are_judged_by_the_cells_that_are_there():
     assert claims.with_claims(text) == text, (
         "docs/results.md and results/ have drifted apart; run python scripts/claims.py"
     )
-
-
-def test_what_to_pick_on_words_is_told_apart_by_seeds():
-    perplexities = judges.language(LanguageTable("cpu").results(ROOT / "results")[0])
-    others = (*judges.OTHERS, judges.S, judges.N)
-    assert verdicts.beats(perplexities, judges.C, others).verdict == "holds (3 seeds)"
-    assert verdicts.beats(perplexities, judges.SOFTMAX, (*others, judges.C)).verdict == "holds (3 seeds)"
-    assert verdicts.pair(perplexities, judges.HEDGEHOG, judges.S).verdict == "holds (3 seeds)"
-
-
-def test_a_learned_spectrum_is_not_told_from_none_on_words():
-    perplexities = judges.language(LanguageTable("cpu").results(ROOT / "results")[0])
-    for name in (judges.S, judges.N):
-        assert verdicts.pair(perplexities, name, judges.LINEAR).verdict == "undecided: 3 seeds cannot tell"
-    means = {name: statistics.mean(own.values()) for name, own in perplexities.scores.items()}
-    assert sorted(means, key=means.__getitem__)[1] == "polaformer"
-
-
-def test_what_is_picked_on_words_is_ahead_without_the_run_that_it_was_chosen_by():
-    perplexities = judges.language(LanguageTable("cpu").results(ROOT / "results")[0])
-    later = {seed: value for seed, value in perplexities.scores[judges.C].items() if seed}
-    others = (*judges.OTHERS, judges.S, judges.N)
-    panel = Panel({**perplexities.scores, judges.C: later})
-    assert verdicts.beats(panel, judges.C, others).verdict == "holds (2 seeds)"
-    rest = {name: {seed: own[seed] for seed in later} for name, own in perplexities.scores.items()}
-    assert verdicts.beats(Panel(rest), judges.C, others).verdict == "undecided: not told from hedgehog"
-
-
-def test_who_is_ahead_on_tasks_of_long_range_arena_is_as_the_page_says():
-    found = ArenaTable("cpu").results(ROOT / "results")[0]
-    for task, first, second in (
-        ("listops", judges.HEDGEHOG, judges.N),
-        ("listops", judges.HEDGEHOG, judges.C),
-        ("listops", judges.SOFTMAX, judges.C),
-        ("image", judges.LINEAR, judges.N),
-        ("image", judges.C, judges.SOFTMAX),
-    ):
-        assert verdicts.pair(judges.accuracies(found, [task]), first, second).kind == verdicts.HOLDS
-
-
-def test_what_is_picked_for_long_inputs_is_not_told_from_the_best_average_of_long_range_arena():
-    def is_level(panel):
-        means = {name: statistics.mean(own.values()) for name, own in panel.scores.items()}
-        assert max(means, key=means.__getitem__) == "polaformer"
-        others = [name for name in panel.scores if name != judges.C]
-        assert verdicts.beats(panel, judges.C, others).kind == verdicts.UNDECIDED
-        return verdicts.Finding(verdicts.HOLDS)
-
-    judges.on_average(ArenaTable("cpu").results(ROOT / "results")[0], is_level)
-
-
-def test_pathfinder_is_learned_with_as_many_seeds_as_the_page_says():
-    learned = dict.fromkeys((judges.SOFTMAX, judges.N, judges.C, judges.HEDGEHOG), 0)
-    for run in ArenaTable("cpu").results(ROOT / "results")[0]:
-        if run.labels["task"] == "pathfinder" and run.labels["attention"] in learned and has_learned(run):
-            learned[run.labels["attention"]] += 1
-    assert list(learned.values()) == [3, 3, 2, 1]
-
-
-def test_who_is_told_apart_on_bytes_is_as_the_page_says():
-    page = (ROOT / "docs/numerics.md").read_text(encoding="utf-8")
-    table = page.split("Validation loss of every causal attention")[1].split("<!-- floor study: end -->")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| ")]
-    own = {row[0]: row for row in rows[1:] if row[1] in ("", "all real")}
-    from_softmax, from_c = ({name for name, row in own.items() if row[i].endswith("*")} for i in (4, 5))
-    assert from_softmax == {judges.S, judges.C}
-    assert from_c == {judges.SOFTMAX, "linear", "performer", "rfa", judges.HEDGEHOG, "polaformer"}
 
 
 def test_figure_2_shows_accuracies_only_of_a_task_that_was_learned():

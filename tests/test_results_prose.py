@@ -1,0 +1,142 @@
+"""Sentences of docs/results.md are those that the runs in results/ bear out."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+from flexformer.experiments import judges, verdicts
+from flexformer.experiments.arena_table import ArenaTable, has_learned
+from flexformer.experiments.glue_cells import TASKS, TWICE
+from flexformer.experiments.glue_tables import RecoveryTable, TransferTable
+from flexformer.experiments.language_table import LanguageTable
+from flexformer.experiments.paired import Panel
+from flexformer.experiments.sentences import SentenceStudy
+
+ROOT = Path(__file__).resolve().parent.parent
+DISTILLED = (judges.HEDGEHOG, judges.S, judges.N, judges.C)
+
+
+def test_what_to_pick_on_words_is_told_apart_by_seeds():
+    perplexities = judges.language(LanguageTable("cpu").results(ROOT / "results")[0])
+    others = (*judges.OTHERS, judges.S, judges.N)
+    assert verdicts.beats(perplexities, judges.C, others).verdict == "holds (3 seeds)"
+    assert verdicts.beats(perplexities, judges.SOFTMAX, (*others, judges.C)).verdict == "holds (3 seeds)"
+    assert verdicts.pair(perplexities, judges.HEDGEHOG, judges.S).verdict == "holds (3 seeds)"
+
+
+def test_a_learned_spectrum_is_not_told_from_none_on_words():
+    perplexities = judges.language(LanguageTable("cpu").results(ROOT / "results")[0])
+    for name in (judges.S, judges.N):
+        assert verdicts.pair(perplexities, name, judges.LINEAR).verdict == "undecided: 3 seeds cannot tell"
+    means = {name: statistics.mean(own.values()) for name, own in perplexities.scores.items()}
+    assert sorted(means, key=means.__getitem__)[1] == "polaformer"
+
+
+def test_what_is_picked_on_words_is_ahead_without_the_run_that_it_was_chosen_by():
+    perplexities = judges.language(LanguageTable("cpu").results(ROOT / "results")[0])
+    later = {seed: value for seed, value in perplexities.scores[judges.C].items() if seed}
+    others = (*judges.OTHERS, judges.S, judges.N)
+    panel = Panel({**perplexities.scores, judges.C: later})
+    assert verdicts.beats(panel, judges.C, others).verdict == "holds (2 seeds)"
+    rest = {name: {seed: own[seed] for seed in later} for name, own in perplexities.scores.items()}
+    assert verdicts.beats(Panel(rest), judges.C, others).verdict == "undecided: not told from hedgehog"
+
+
+def test_who_is_ahead_on_tasks_of_long_range_arena_is_as_the_page_says():
+    found = ArenaTable("cpu").results(ROOT / "results")[0]
+    for task, first, second in (
+        ("listops", judges.HEDGEHOG, judges.N),
+        ("listops", judges.HEDGEHOG, judges.C),
+        ("listops", judges.SOFTMAX, judges.C),
+        ("image", judges.LINEAR, judges.N),
+        ("image", judges.C, judges.SOFTMAX),
+    ):
+        assert verdicts.pair(judges.accuracies(found, [task]), first, second).kind == verdicts.HOLDS
+
+
+def test_what_is_picked_for_long_inputs_is_not_told_from_the_best_average_of_long_range_arena():
+    def is_level(panel):
+        means = {name: statistics.mean(own.values()) for name, own in panel.scores.items()}
+        assert max(means, key=means.__getitem__) == "polaformer"
+        others = [name for name in panel.scores if name != judges.C]
+        assert verdicts.beats(panel, judges.C, others).kind == verdicts.UNDECIDED
+        return verdicts.Finding(verdicts.HOLDS)
+
+    judges.on_average(ArenaTable("cpu").results(ROOT / "results")[0], is_level)
+
+
+def test_pathfinder_is_learned_with_as_many_seeds_as_the_page_says():
+    learned = dict.fromkeys((judges.SOFTMAX, judges.N, judges.C, judges.HEDGEHOG), 0)
+    for run in ArenaTable("cpu").results(ROOT / "results")[0]:
+        if run.labels["task"] == "pathfinder" and run.labels["attention"] in learned and has_learned(run):
+            learned[run.labels["attention"]] += 1
+    assert list(learned.values()) == [3, 3, 2, 1]
+
+
+def test_who_is_told_apart_on_bytes_is_as_the_page_says():
+    page = (ROOT / "docs/numerics.md").read_text(encoding="utf-8")
+    table = page.split("Validation loss of every causal attention")[1].split("<!-- floor study: end -->")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| ")]
+    own = {row[0]: row for row in rows[1:] if row[1] in ("", "all real")}
+    from_softmax, from_c = ({name for name, row in own.items() if row[i].endswith("*")} for i in (4, 5))
+    assert from_softmax == {judges.S, judges.C}
+    assert from_c == {judges.SOFTMAX, "linear", "performer", "rfa", judges.HEDGEHOG, "polaformer"}
+
+
+def test_distilled_kernels_lose_most_on_pairs_of_sentences_and_random_features_lose_many_points():
+    found = RecoveryTable("cpu").results(ROOT / "results")[0]
+    for name in DISTILLED:
+        lost = {task: judges.glue(found, [task]).difference(TWICE, name).mean for task in TASKS["cpu"]}
+        assert lost["stsb"] > 0.5 * sum(lost.values()) > 0
+    for name in judges.RANDOM:
+        assert judges.glue(found, TASKS["cpu"]).difference(judges.SOFTMAX, name).mean > judges.SEVERE
+
+
+def test_distilled_kernels_are_about_a_point_apart_on_glue():
+    panel = judges.glue(RecoveryTable("cpu").results(ROOT / "results")[0], TASKS["cpu"])
+    over_first = [panel.difference(name, DISTILLED[0]).mean for name in DISTILLED[1:]]
+    assert max(0, *over_first) - min(0, *over_first) < 1.5
+
+
+def test_kernels_of_single_sentences_lose_much_on_pairs_of_them():
+    own = judges.glue(RecoveryTable("cpu").results(ROOT / "results")[0], ["stsb"])
+    carried = TransferTable("cpu").results(ROOT / "results")[0]
+    away = judges.glue([r for r in carried if r.labels["source"] == "sst2"], ["stsb"])
+    for name in DISTILLED:
+        assert own.scores[name][0] - away.scores[name][0] > judges.SEVERE
+
+
+def test_one_map_gave_one_answer_to_all_of_cola_with_kernels_of_other_tasks():
+    carried = TransferTable("cpu").results(ROOT / "results")[0]
+    own = [r for r in carried if r.labels["attention"] == judges.S and r.labels["task"] == "cola"]
+    assert len(own) == 2
+    assert all(r.metrics["test_score"] == 0 for r in own)
+
+
+def test_sentence_embeddings_are_level_with_hedgehogs():
+    panel = verdicts.by_attention(SentenceStudy("cpu").results(ROOT / "results")[0], "test_spearman", 100)
+    assert verdicts.pair(panel, judges.N, judges.HEDGEHOG).kind == verdicts.UNDECIDED
+
+
+@pytest.mark.parametrize("name", [judges.N, judges.S])
+def test_negative_weights_have_a_fifth_to_nearly_half_of_the_gap_to_hedgehog(name):
+    figures = json.loads((ROOT / "results/signs/signs-cpu.json").read_text(encoding="utf-8"))["figures"]
+    own, theirs = ({what: statistics.mean(of) for what, of in figures[map].items()} for map in (name, judges.HEDGEHOG))
+    extra = own["kl_negative"] - own["other_negative"]  # at 1e-06; what they are raised to moves these alone
+    shares = [
+        (extra + own[f"kl_{raised}"] - own["kl_1e-06"]) / (own[f"kl_{raised}"] - theirs[f"kl_{raised}"])
+        for raised in ("0.0001", "1e-06", "1e-08")
+    ]
+    assert min(shares) > 0.18
+    assert max(shares) < 0.5
+
+
+def test_positive_kernels_find_a_key_among_thousands_and_cosines_among_hundreds():
+    for path in (ROOT / "results/floor").glob("match-*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        cosines = record["options"]["attention"] in (judges.S, judges.N)
+        assert record["metrics"]["accuracy_256"] > 0.9
+        assert (record["metrics"]["accuracy_4096"] > 0.9) == (not cosines)
+        assert not cosines or record["metrics"]["accuracy_1024"] < 0.5
