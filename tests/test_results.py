@@ -103,20 +103,42 @@ def test_a_run_that_several_cells_start_from_is_paid_for_once():
     assert spent([cells[0], measured])[0] == "1 run of 300 steps, 1.0 run-hours, 3 minutes of measuring"
 
 
-def test_commands_of_claims_name_the_seeds_that_were_run():
+def test_commands_of_claims_run_the_cells_that_there_are_and_no_others():
     def given(**seeds):
-        return script("claims").seeds_given(
+        return script("claims").grids_given(
             [
-                SimpleNamespace(labels={"attention": name}, seed=seed, steps=1)
+                SimpleNamespace(labels={"attention": name, "task": task}, seed=seed, steps=1)
                 for name, own in seeds.items()
-                for seed in own
+                for task, of_task in (own if isinstance(own, dict) else {"text": own}).items()
+                for seed in of_task
             ]
         )
 
     assert given(softmax=[0], linear=[0]) == [""]
     assert given(softmax=[0, 1], linear=[0, 1]) == [" --seeds 0 1"]
-    assert given(softmax=[0, 1, 2], linear=[0], rfa=[0]) == ["", " --attention softmax --seeds 1 2"]
+    assert given(softmax=[0, 1, 2], linear=[0], rfa=[0]) == [
+        " --attention softmax --seeds 0 1 2",
+        " --attention linear rfa",
+    ]
+    assert given(softmax={"text": [0, 1], "image": [0, 1]}, rfa={"text": [0, 1], "image": [0]}) == [
+        " --attention softmax --seeds 0 1",
+        " --attention rfa",
+        " --attention rfa --tasks text --seeds 1",
+    ]
     assert given() == [""]
+
+
+def test_commands_of_table_1_plan_the_cells_that_there_are():
+    experiment = ArenaTable("cpu")
+    found = experiment.results(ROOT / "results")[0]
+    planned = []
+    for given in script("claims").grids_given(found):
+        words = given.replace("--", "\n").split("\n")[1:]
+        own = {name: rest for name, *rest in (line.split() for line in words)}
+        grid = ArenaTable("cpu", tasks=own.get("tasks", experiment.tasks))
+        attentions, seeds = own.get("attention", grid.rows()), [int(seed) for seed in own.get("seeds", ["0"])]
+        planned += [cell.name for cell in grid.cells(attentions, seeds)]
+    assert sorted(planned) == sorted(result.cell for result in found)
 
 
 @pytest.mark.parametrize("experiment", [kind("cpu") for kind in EXPERIMENTS], ids=lambda experiment: experiment.stem)

@@ -9,7 +9,7 @@ import pytest
 from flexformer.experiments import judges, verdicts
 from flexformer.experiments.arena_table import ArenaTable, has_learned
 from flexformer.experiments.glue_cells import TASKS, TWICE
-from flexformer.experiments.glue_tables import RecoveryTable, TransferTable
+from flexformer.experiments.glue_tables import RecoveryTable, TransferTable, divergences
 from flexformer.experiments.language_table import LanguageTable
 from flexformer.experiments.paired import Panel
 from flexformer.experiments.sentences import SentenceStudy
@@ -182,3 +182,12 @@ def test_positive_kernels_find_a_key_among_thousands_and_cosines_among_hundreds(
         assert record["metrics"]["accuracy_256"] > 0.9
         assert (record["metrics"]["accuracy_4096"] > 0.9) == (not cosines)
         assert not cosines or record["metrics"]["accuracy_1024"] < 0.5
+
+
+def test_who_is_nearest_to_softmax_on_tasks_of_glue_is_as_the_page_says():
+    found = RecoveryTable("cpu").results(ROOT / "results")[0]
+    for task in TASKS["cpu"]:
+        by_map = {name: statistics.mean(divergences(found, task=task, attention=name).values()) for name in DISTILLED}
+        nearest = judges.HEDGEHOG if task in ("cola", "sst2") else judges.C
+        assert min(by_map, key=by_map.__getitem__) == nearest
+        assert by_map[judges.HEDGEHOG] < min(by_map[judges.S], by_map[judges.N])

@@ -17,9 +17,9 @@ from flexformer.experiments.tables import Column, Row, Table, Value, latex, mark
 from flexformer.tasks import MissingDataError, glue
 
 
-def result(table="table1", preset="cpu", seed=0, metrics=None, **labels):
+def result(table="table1", preset="cpu", seed=0, metrics=None, stages=(), **labels):
     name = "-".join(map(str, labels.values()))
-    figures = {"metrics": metrics or {}, "parameters": 1_000_000, "step_seconds": 0.5}
+    figures = {"stages": list(stages), "metrics": metrics or {}, "parameters": 1_000_000, "step_seconds": 0.5}
     figures["details"] = {"largest_rise": 0.25}
     return made(table, name, labels, preset, seed, **figures)
 
@@ -191,7 +191,7 @@ def test_papers_numbers_stand_beside_ours():
     (second,) = LanguageTable("paper").tables([])
     for name, title, size, mean, std in TABLE_2:
         assert value(second, name, title, f"paper, {size}") == Value(mean, std)
-    (third,) = RecoveryTable("paper").tables([])
+    third, _ = RecoveryTable("paper").tables([])
     for name, title, mean, std in TABLE_3:
         assert value(third, name, title, "paper") == Value(mean, std)
     averages, full = TransferTable("paper").tables([])
@@ -200,6 +200,19 @@ def test_papers_numbers_stand_beside_ours():
     for name, title, mean in TABLE_4_FULL:
         assert value(full, name, title, "paper") == Value(mean)
     assert value(full, "STS-B: hedgehog", "STS-B", "paper") is None
+
+
+def test_table3_has_the_divergence_of_what_was_distilled_on_the_way_and_no_other():
+    distilled = {"metrics": {"after_kl": 0.125}}
+    stages = {"flexformer-n": [{"metrics": {"test_score": 0.5}}, distilled], "softmax-twice": [{"metrics": {}}]}
+    found = [
+        result("table3", "cpu", 0, {"test_score": 0.5}, task="cola", attention=name, stages=own)
+        for name, own in stages.items()
+    ]
+    _, divergences = RecoveryTable("cpu", base="owner/bert").tables(found)
+    assert value(divergences, "flexformer-n", "CoLA", "KL") == Value(0.125, None, 1)
+    assert value(divergences, "flexformer-n", "RTE", "KL") is None
+    assert {row.label for row in divergences.rows}.isdisjoint(("softmax", "softmax-twice", "performer"))
 
 
 def test_table1_averages_of_the_paper_are_those_of_its_columns():

@@ -67,7 +67,7 @@ def swept_beside(arena: Sequence[Result], swept: Sequence[Result], task: str) ->
     leads = {name: lead for name in known if (lead := panel.difference(name, USUAL))}
     figures = f"{mean(usual.values()):.2f} at d ({seeds(len(usual))})"
     if leads:
-        figures += f"; seed by seed {', '.join(f'{lead.mean:+.2f} at {name} d' for name, lead in leads.items())}"
+        figures += f"; estimated {', '.join(f'{lead.mean:+.2f} at {name} d' for name, lead in leads.items())}"
     return panel, figures
 
 

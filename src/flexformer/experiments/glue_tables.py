@@ -53,6 +53,9 @@ class _GlueExperiment(Experiment):
         own = f"{self.name}-{self.preset}"
         return own if self.runs.is_default else f"{self.name}-{self.runs.slug}-{self.preset}"
 
+    def plot(self, tables: Sequence[Table], found: Sequence[Result]) -> dict[str, bytes]:
+        return super().plot(tables[:1], found)
+
     def budget(self, found: Sequence[Result]) -> str:
         """What a reader has to know."""
         seeds = sorted({result.seed for result in found})
@@ -126,7 +129,27 @@ class RecoveryTable(_GlueExperiment):
             *guesses(found),
             source(self.name),
         )
-        return [Table(self.stem, title, "attention", tuple(columns), tuple(rows), notes)]
+        scores = Table(self.stem, title, "attention", tuple(columns), tuple(rows), notes)
+        return [scores, self._divergences(found)]
+
+    def _divergences(self, found: Sequence[Result]) -> Table:
+        """How near distillation came to softmax, on the way to these scores."""
+        columns = [Column(glue.find(task).title, "KL", 3, "lower") for task in self.shown]
+        rows = []
+        for name in LEARNABLE:
+            by_task = [divergences(found, task=task, attention=name) for task in self.shown]
+            rows.append(Row(name, tuple(Value.of(list(own.values())) for own in by_task)))
+        return Table(
+            f"{self.stem}-distillation",
+            f"Table 3, on the way: divergence of distilled attention from softmax, {self.preset} scale",
+            "attention",
+            tuple(columns),
+            tuple(rows),
+            (
+                "On sentences of the task that were held out, after distillation and before the second fine-tuning; in "
+                "nats, mean over layers.",
+            ),
+        )
 
 
 class TransferTable(_GlueExperiment):
@@ -203,9 +226,6 @@ class TransferTable(_GlueExperiment):
         )
         return [averages, whole]
 
-    def plot(self, tables: Sequence[Table], found: Sequence[Result]) -> dict[str, bytes]:
-        return super().plot(tables[:1], found)
-
     def _means(self, name: str, starts: Sequence[str], found: Sequence[Result]) -> Row:
         """Mean over sources other than the target; empty where one is missing."""
         values: list[Value | None] = []
@@ -224,6 +244,13 @@ class TransferTable(_GlueExperiment):
         numbers = printed(self.name)["full"].get(start, {}).get(name)
         values += map(Value.printed, numbers or [None] * len(printed(self.name)["columns"]))
         return Row(f"{glue.find(start).title}: {name}", tuple(values))
+
+
+def divergences(found: Sequence[Result], **labels: str) -> dict[int, float]:
+    """By seed, how far from softmax the distillation left what a cell was fine-tuned from."""
+    own = [r for r in found if all(r.labels.get(key) == value for key, value in labels.items())]
+    metrics = [(result.seed, stage["metrics"]) for result in own for stage in result.stages]
+    return {seed: stage["after_kl"] for seed, stage in metrics if "after_kl" in stage}
 
 
 def _scores(found: Sequence[Result], **labels: str) -> dict[int, float]:

@@ -44,10 +44,15 @@ SUBSTANTIAL, SEVERE, CLOSE, NEARLY, ALMOST_ALL, POINT, CLOSELY = 2.0, 10.0, 1.05
 
 def on_average(found: Sequence[Result], judge: Callable[[Panel], Finding]) -> Finding:
     """What a judge says of accuracies over the paper's tasks; nothing stands in for Retrieval where it is missing."""
+    tasks = papers_tasks(found)
+    judged = judge(accuracies(found, tasks))
+    return judged if RETRIEVAL in tasks else explained(judged, f"averages without {TITLES[RETRIEVAL]}")
+
+
+def papers_tasks(found: Sequence[Result]) -> list[str]:
+    """Those of the paper; without Retrieval where it was not run."""
     has_retrieval = any(r.labels["task"] == RETRIEVAL for r in found)
-    left_out = {SUBSTITUTE} if has_retrieval else {SUBSTITUTE, RETRIEVAL}
-    judged = judge(accuracies(found, [task for task in ORDER if task not in left_out]))
-    return judged if has_retrieval else explained(judged, f"averages without {TITLES[RETRIEVAL]}")
+    return [task for task in ORDER if task != SUBSTITUTE and (has_retrieval or task != RETRIEVAL)]
 
 
 def accuracies(found: Sequence[Result], tasks: Sequence[str]) -> Panel:
@@ -74,6 +79,24 @@ def competitive(found: Sequence[Result], tasks: Sequence[str]) -> Finding:
 
     whole = together({TITLES[task]: of(task) for task in tasks})
     return explained(whole, f"competitive is taken as less than {POINT:g} point below any")
+
+
+def uneven(found: Sequence[Result], names: Sequence[str]) -> Finding:
+    """Whether each of them is behind softmax on some task: by a point, or with a run that did not learn it."""
+    panels = {TITLES[task]: accuracies(found, [task]) for task in papers_tasks(found)}
+    if not all(panel.has(SOFTMAX, *names) for panel in panels.values()):
+        return Finding(MISSING)
+
+    def of(name: str) -> Finding:
+        leads = {title: pair(panel, SOFTMAX, name, margin=POINT) for title, panel in panels.items()}
+        stuck_on = {title for title, panel in panels.items() if name in panel.unsteady}
+        behind = [title for title, lead in leads.items() if lead.kind == HOLDS or title in stuck_on]
+        kind = HOLDS if behind else FAILS if all(lead.kind == FAILS for lead in leads.values()) else UNDECIDED
+        fewest = min(lead.seeds for lead in leads.values())
+        return Finding(kind, f"{name} behind on {', '.join(behind) or 'no task for certain'}", fewest)
+
+    meaning = f"behind is taken as {POINT:g} point below softmax, or a run that did not learn the task"
+    return explained(together({name: of(name) for name in names}), meaning)
 
 
 def language(found: Sequence[Result]) -> Panel:

@@ -75,13 +75,13 @@ def by_attention(
 
 
 def figures_of(found: Panel, ours: str, theirs: str, also: Sequence[str] = (), digits: int = 2) -> str:
-    """Means as tables have them, and where the two do not have the same seeds, how far seeds show them to be apart."""
+    """Means as tables have them, and how far the fit of all runs has the two apart where they differ in seeds."""
     means = {name: mean(found.scores[name].values()) for name in (ours, theirs, *also) if name in found}
     shown = {name: f"{name} {abs(value):.{digits}f}" for name, value in means.items()}
     apart = None if set(found.scores[ours]) == set(found.scores[theirs]) else found.difference(ours, theirs)
     if apart is not None:
         sign = -1 if means[ours] < 0 else 1  # of what is bad, scores are negative
-        shown[theirs] += f" (seed by seed {sign * apart.mean:+.{digits}f})"
+        shown[theirs] += f" (estimated {sign * apart.mean:+.{digits}f})"
     return ", ".join(shown.values())
 
 
