@@ -236,6 +236,10 @@ def test_table2_has_both_sizes_at_the_papers_scale():
     (enwik8,) = LanguageTable("cpu", corpus="enwik8").tables([])
     assert enwik8.title == "Table 2: bits per byte of language models, cpu scale"
     assert not [each for each in enwik8.columns if not each.measured]
+    assert "scored on the first 1,000 blocks" in enwik8.notes[0]
+    own = LanguageTable("cpu", corpus="enwik8").options("cpu", "rfa", 0).data
+    assert own.validation_limit == own.test_limit == 1000
+    assert LanguageTable("cpu").options("cpu", "rfa", 0).data.test_limit is None
 
 
 def test_table4_averages_over_sources_other_than_the_target():

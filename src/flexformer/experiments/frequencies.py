@@ -102,11 +102,10 @@ class FrequencySweep(Experiment):
         return options.model.head_dim or options.model.width // options.model.heads
 
     def _options(self, task: str, attention: str, seed: int) -> RunOptions | LanguageOptions:
-        data: dict[str, Any] = {"root": self.root}
-        if task != LANGUAGE:
-            return presets.load(task, self.preset, attention=attention, seed=seed, data=data)
-        data["source"] = self.corpus
-        return presets.load_language(SIZES[self.preset][0], attention=attention, seed=seed, data=data)
+        if task == LANGUAGE:
+            models = LanguageTable(self.preset, self.root, self.corpus)
+            return models.options(SIZES[self.preset][0], attention, seed)
+        return presets.load(task, self.preset, attention=attention, seed=seed, data={"root": self.root})
 
     def _steps(self, task: str, attention: str, counts: Sequence[int]) -> Cell:
         cells = {str(count): self._cell(task, attention, count, 0) for count in counts}

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any, ClassVar
 
 from flexformer.tasks.paper_language import PERPLEXITY, Size
-from flexformer.training import RunFolder
+from flexformer.training import LanguageOptions, RunFolder
 from flexformer.training.callbacks import read_log
 
 from . import presets
@@ -27,6 +27,8 @@ TITLES = {
     "python": "Python's standard library",
 }
 SIZES: dict[str, tuple[str, ...]] = {"paper": ("paper-small", "paper-big"), "cpu": ("cpu",), "smoke": ("smoke",)}
+# Blocks of validation and of test data, where scoring all of them would take longer than training.
+SCORED = {("cpu", "enwik8"): 1000}
 SOURCE = "The paper's numbers are those of its table of WikiText-103 perplexities (table 2), three seeds."
 
 
@@ -62,12 +64,18 @@ class LanguageTable(Experiment):
             for attention in attentions
         ]
 
-    def _cell(self, size: str, attention: str, seed: int) -> Cell:
+    def options(self, size: str, attention: str, seed: int) -> LanguageOptions:
+        """What a model of this text is trained with."""
         data: dict[str, Any] = {"source": self.corpus, "root": self.root}
-        options = presets.load_language(size, attention=attention, seed=seed, data=data)
+        if scored := SCORED.get((self.preset, self.corpus)):
+            data |= {"validation_limit": scored, "test_limit": scored}
+        return presets.load_language(size, attention=attention, seed=seed, data=data)
+
+    def _cell(self, size: str, attention: str, seed: int) -> Cell:
         name = f"{self.slug}-{attention}-{size}-seed{seed}"
         labels = {"corpus": self.corpus, "size": size, "attention": attention}
-        return TrainedCell(self.name, name, labels, self.preset, Stage(name, "train lm", options))
+        stage = Stage(name, "train lm", self.options(size, attention, seed))
+        return TrainedCell(self.name, name, labels, self.preset, stage)
 
     def details(self, cell: Cell, output: Path) -> Mapping[str, Any]:
         assert isinstance(cell, TrainedCell)
@@ -110,6 +118,8 @@ class LanguageTable(Experiment):
             options = presets.load_language(size)
             blocks = f"{options.training.batch_size} blocks of {options.data.length} tokens"
             parts.append(f"{options.training.steps:,} steps of {blocks} ({size})")
+        if scored := SCORED.get((self.preset, self.corpus)):
+            parts.append(f"scored on the first {scored:,} blocks of validation and test data")
         seeds = sorted({result.seed for result in found})
         shown = f"seeds {', '.join(map(str, seeds))}; " if seeds else ""
         return (
