@@ -33,6 +33,7 @@ from flexformer.files import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "results.md"
+SEEDS = {"attention": [0], "maps": [0, 1, 2]}  # by default, where a command has this option
 BLOCK = re.compile(r"(<!-- claims begin -->\n).*?(<!-- claims end -->)", re.DOTALL)
 
 
@@ -42,7 +43,7 @@ class Claim:
 
     Args:
         text: What it says.
-        command: What would test it, as far as there are no records that name theirs.
+        command: What would test it, as far as there are no records that name theirs; empty if nothing would.
         judge: Looks at the cells of each experiment, then at each record.
         experiments: That they are of; the command is the last one's.
         records: Names of benchmarks.
@@ -71,15 +72,15 @@ class Claim:
             *(Spent((), 0.0, bench(name).get("seconds", 0.0)) for name in self.records),
         ]
         took = ", ".join(filter(None, (cost.short for cost in costs))) or self.spent
-        return f"| {self.text} | {self.found.verdict} | {self.found.figures} | `{self.command}` | {took} |"
+        by = f"`{self.command}`" if self.command else ""
+        return f"| {self.text} | {self.found.verdict} | {self.found.figures} | {by} | {took} |"
 
     def commands(self) -> Iterator[tuple[str, str]]:
         """Those that run the cells or measure, in full, and what each of them took."""
         if self.experiments:
-            has_seeds = self.experiments[-1].row_option == "attention"
-            options = grids_given(self.cells[-1]) if has_seeds else [""]
+            options = grids_given(self.cells[-1], self.experiments[-1].row_option)
             yield ", ".join(f"`flexformer {self.command}{each}`" for each in options), Spent.on(self.cells[-1]).text
-        elif not self.records:
+        elif self.command and not self.records:
             yield f"`flexformer {self.command}`", self.spent
         for name in self.records:
             record = bench(name)
@@ -135,25 +136,27 @@ def in_minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes of measuring" if seconds else ""
 
 
-def grids_given(cells: Sequence[Result]) -> list[str]:
+def grids_given(cells: Sequence[Result], option: str = "attention") -> list[str]:
     """What commands have to be given so that they run these cells and no others: what is not a default."""
     runs = [cell for cell in cells if cell.steps]
     tasks = list(dict.fromkeys(run.labels.get("task") for run in runs))
-    names = ordered(sorted({run.labels["attention"] for run in runs}))
-    by_grid: dict[tuple[tuple[str | None, ...], tuple[int, ...]], list[str]] = {}  # attentions by tasks and seeds
+    row = option.removesuffix("s")
+    names = ordered(sorted({run.labels[row] for run in runs}))
+    by_grid: dict[tuple[tuple[str | None, ...], tuple[int, ...]], list[str]] = {}  # rows by tasks and seeds
     for name in names:
-        own = {(run.labels.get("task"), run.seed) for run in runs if run.labels["attention"] == name}
+        own = {(run.labels.get("task"), run.seed) for run in runs if run.labels[row] == name}
         by_seed = {seed: tuple(task for task in tasks if (task, seed) in own) for seed in sorted({s for _, s in own})}
         for same in dict.fromkeys(by_seed.values()):
             seeds = tuple(seed for seed, of_seed in by_seed.items() if of_seed == same)
             by_grid.setdefault((same, seeds), []).append(name)
 
-    def given(option: str, values: Sequence[Any], default: Sequence[Any]) -> str:
-        return "" if list(values) == list(default) else f" --{option} {' '.join(map(str, values))}"
+    def given(name: str, values: Sequence[Any], default: Sequence[Any]) -> str:
+        words = (f'"{value}"' if " " in str(value) else str(value) for value in values)
+        return "" if list(values) == list(default) else f" --{name} {' '.join(words)}"
 
     return [
-        given("attention", attentions, names) + given("tasks", of_grid, tasks) + given("seeds", seeds, [0])
-        for (of_grid, seeds), attentions in by_grid.items()
+        given(option, of_rows, names) + given("tasks", of_grid, tasks) + given("seeds", seeds, SEEDS[option])
+        for (of_grid, seeds), of_rows in by_grid.items()
     ] or [""]
 
 
@@ -176,6 +179,8 @@ CLAIMS = {
               lambda found: judges.on_average(found, lambda own: pair(own, N, S)), (ARENA,)),
         Claim("flexformer-n is better on average than softmax", "reproduce table1",
               lambda found: judges.on_average(found, lambda own: pair(own, N, SOFTMAX)), (ARENA,)),
+        Claim("flexformer-s is second on average, behind flexformer-n alone", "reproduce table1",
+              lambda found: judges.on_average(found, judges.second), (ARENA,)),
         Claim("ListOps: random features are far below softmax (the paper: by 20 points)", "reproduce table1",
               lambda found: judges.below(judges.accuracies(found, ["listops"]), RANDOM, judges.SEVERE, "far"),
               (ARENA,)),
@@ -242,12 +247,17 @@ CLAIMS = {
               lambda found: pair(judges.distilled(found).only(N, S), N, S, 3), (KernelStudy("cpu"),)),
         Claim("flexformer-n is stable in fewer steps than Hedgehog", "reproduce distill-curves",
               judges.recovery_speed, (DistillationCurves("cpu"),)),
+        Claim("positive definite kernels appear to induce desirable attention and to avoid pathological patterns",
+              "", lambda: Finding(UNTESTABLE, "the paper does not say what would be measured")),
     ),
     "Number of frequencies": (
-        Claim("language models: the more frequencies, the better (the paper: large ones)", "reproduce n-sweep",
+        Claim("language models: the more frequencies, the better (the paper: large ones, which also fit better)",
+              "reproduce n-sweep",
               frequency_judges.more_frequencies, (SWEEP,)),
-        Claim("language models: with fewer frequencies still better than other linear attentions", "reproduce n-sweep",
-              frequency_judges.half_suffices, (LANGUAGE, SWEEP)),
+        Claim("language models, Image, ListOps: with fewer frequencies still better than other linear attentions",
+              "reproduce n-sweep",
+              lambda models, arena, swept: frequency_judges.half_suffices(models, arena, swept, ("image", "listops")),
+              (LANGUAGE, ARENA, SWEEP)),
         Claim("Image: more frequencies help while there are few, and harm when there are many (the paper: overfit)",
               "reproduce n-sweep", lambda arena, swept: frequency_judges.peaked(arena, swept, "image"), (ARENA, SWEEP)),
         Claim("Image, ListOps: more frequencies give no more beyond a certain point, here taken as the width of a head",
@@ -270,9 +280,13 @@ CLAIMS = {
               "reproduce fig2", cost_judges.cheapest, (FIGURE,), (MODEL,)),
         Claim("Retrieval's model: a step is 2.6 times faster with 84 % less memory than softmax's", "reproduce fig2",
               cost_judges.retrieval_step, (FIGURE,), (MODEL,)),
-        Claim("attention: a forward pass takes time and memory linear in the length, like the Linear Transformer",
+        Claim("attention by itself: a forward pass takes time and memory linear in the length, like the Linear "
+              "Transformer",
               "bench scaling", cost_judges.growth, records=(SCALING,)),
         Claim("about one per cent of parameters is added", "reproduce params", cost_judges.parameters,
+              spent="none, they are counted"),
+        Claim("flexformer-s adds about as many as Hedgehog, flexformer-n fewer than Polaformer, each about the same "
+              "share in both sizes", "reproduce params", cost_judges.shares_of_parameters,
               spent="none, they are counted"),
     ),
 }  # fmt: skip

@@ -126,6 +126,12 @@ def test_commands_of_claims_run_the_cells_that_there_are_and_no_others():
         " --attention rfa --tasks text --seeds 1",
     ]
     assert given() == [""]
+    maps = [
+        SimpleNamespace(labels={"map": name}, seed=seed, steps=1)
+        for name, own in {"hedgehog": (0, 1, 2), "c, all real": (0,)}.items()
+        for seed in own
+    ]
+    assert script("claims").grids_given(maps, "maps") == [" --maps hedgehog", ' --maps "c, all real" --seeds 0']
 
 
 def test_commands_of_table_1_plan_the_cells_that_there_are():

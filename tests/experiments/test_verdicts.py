@@ -395,7 +395,11 @@ def test_uneven_is_who_is_behind_on_some_task_or_has_not_learned_it():
     assert judges.uneven(arena("text", {judges.SOFTMAX: 0.6}), names).verdict == verdicts.MISSING
 
 
-def test_half_the_frequencies_are_compared_with_the_models_of_table_2():
+def arena_of_all_tasks(scores):
+    return [r for task in ("listops", "text", "image", "pathfinder") for r in arena(task, scores)]
+
+
+def test_half_the_frequencies_are_compared_with_the_runs_of_tables_1_and_2():
     models = [
         SimpleNamespace(
             labels={"attention": name}, seed=seed, metrics={"test_perplexity": 220.0 + seed + 0.1 * (i % 2)}
@@ -403,9 +407,33 @@ def test_half_the_frequencies_are_compared_with_the_models_of_table_2():
         for i, name in enumerate(judges.OTHERS)
         for seed in range(3)
     ]
-    cells = swept("lm", {0.5: 205.0}, "test_perplexity")
-    assert frequency_judges.half_suffices(models, cells).verdict == "holds (one seed)"
-    assert frequency_judges.half_suffices(models, []).verdict == verdicts.MISSING
+    beside = arena("image", dict.fromkeys(judges.OTHERS, 0.36) | {"flexformer-n": 0.37})
+
+    def found(half):
+        cells = swept("lm", {0.5: 205.0}, "test_perplexity") + swept("image", {0.5: half, 1: 0.37}, "test_accuracy")
+        return frequency_judges.half_suffices(models, beside, cells, ["image"])
+
+    assert found(0.38).verdict == "holds (one seed)"
+    assert found(0.35).verdict == "does not hold (one seed): Image; holds for Language model"
+    assert "flexformer-n with d / 2 frequencies 35.00" in found(0.35).figures
+    assert frequency_judges.half_suffices(models, beside, [], ["image"]).verdict == verdicts.MISSING
+
+
+def test_the_stationary_kernel_is_second_if_it_is_ahead_of_all_but_the_other():
+    scores = {"softmax": 0.60, "linear": 0.58, "flexformer-s": 0.65, "flexformer-n": 0.70, "flexformer-c": 0.75}
+
+    def found(**changed):
+        return judges.on_average(arena_of_all_tasks(scores | changed), judges.second)
+
+    assert found().verdict == "holds (3 seeds)"
+    assert "not run on all tasks: performer" in found().figures
+    assert found(softmax=0.67).verdict == "does not hold (3 seeds)"
+
+
+def test_what_attentions_add_is_compared_with_each_other_and_between_sizes():
+    found = cost_judges.shares_of_parameters()
+    assert found.kind == verdicts.HOLDS
+    assert "flexformer-s 0.48 % and 0.42 %, hedgehog 0.48 % and 0.42 %" in found.figures
 
 
 def test_the_best_of_all_is_ahead_of_everything_the_paper_has():
@@ -451,7 +479,7 @@ def test_the_papers_savings_are_judged_against_every_softmax():
     rows = [("softmax-unfused-dropout", 10.0, 1000), ("softmax-unfused", 5.0, 500), ("softmax", 2.0, 100)]
     found = cost_judges.retrieval_step(steps(*rows, ("flexformer-n", 1.0, 110)), {})
     assert found.verdict == "holds against softmax-unfused-dropout only"
-    assert found.figures.endswith("2.0 times as fast with 110 % of the memory of softmax")
+    assert "2.0 times as fast with 110 % of the memory of softmax; taken as" in found.figures
     assert cost_judges.retrieval_step(steps(*rows), {}).verdict == verdicts.MISSING
     again = {"measurements": [step(*row) for row in (*rows, ("flexformer-n", 4.0, 110))]}
     found = cost_judges.retrieval_step(steps(*rows, ("flexformer-n", 1.0, 110)), again)

@@ -12,7 +12,7 @@ from flexformer.bench.model import BASES
 from flexformer.bench.operations import PASSES, SDPA, UNFUSED
 
 from .frequencies import measured, title_of
-from .judges import LINEAR, OTHERS, SOFTMAX, N, S, explained
+from .judges import HEDGEHOG, LINEAR, OTHERS, POLAFORMER, SOFTMAX, N, S, explained
 from .paired import Difference, fitted_line
 from .parameters import counts
 from .results import Result
@@ -86,7 +86,7 @@ def retrieval_step(found: Sequence[Result], again: Mapping[str, Any]) -> Finding
         parts.append(f"{_range(faster, 1)} times as fast with {memory} of {base}")
         if min(faster) >= 2.6 and max(share) <= 0.16:
             good.append(base)
-    return against(BASES, good, parts)
+    return explained(against(BASES, good, parts), "taken as at least 2.6 times and at least 84 % less")
 
 
 def all_cheaper(found: Sequence[Result], again: Mapping[str, Any]) -> Finding:
@@ -220,7 +220,11 @@ def softmax_grows(found: Sequence[Result]) -> Finding:
         parts.append(f"{base}: N^{powers[0]:.1f} in time, N^{powers[1]:.1f} in memory {ends}")
         if base in bases and min(powers) >= QUADRATIC:
             good.append(base)
-    return against(bases, good, parts, "for")
+    meaning = (
+        f"as the square is taken as N^{QUADRATIC:g} or more; powers are too large at these lengths, as those of linear "
+        "attentions show"
+    )
+    return explained(against(bases, good, parts, "for"), meaning)
 
 
 def growth(record: Mapping[str, Any]) -> Finding:
@@ -252,6 +256,22 @@ def _excess(record: Mapping[str, Any], what: str) -> Difference:
     ]
     power = fitted_line([x for x, _ in points], [y for _, y in points])
     return replace(power, mean=power.mean - LINEARLY)
+
+
+def shares_of_parameters() -> Finding:
+    """Whether what attentions add stands to each other, and in both sizes, as the paper says."""
+    names = (S, HEDGEHOG, N, POLAFORMER)
+    added = {name: {c.size: c.added_percent for c in counts() if c.attention == name} for name in names}
+    sizes = list(added[N])
+    good = all(
+        math.isclose(added[S][size], added[HEDGEHOG][size], rel_tol=0.01) and added[N][size] < added[POLAFORMER][size]
+        for size in sizes
+    )
+    grown = {name: own[sizes[-1]] / own[sizes[0]] for name, own in added.items()}
+    steady = all(abs(math.log(grown[name])) < math.log(MARGINAL) for name in (S, N))
+    figures = ", ".join(f"{name} {' and '.join(f'{own[size]:.2f} %' for size in sizes)}" for name, own in added.items())
+    meaning = f"small and big; about the same is taken as less than {MARGINAL:g} times"
+    return explained(Finding(HOLDS if good and steady else FAILS, figures), meaning)
 
 
 def parameters() -> Finding:

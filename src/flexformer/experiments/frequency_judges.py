@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import mean
 
 from .arena_table import TITLES, has_learned
-from .frequencies import MULTIPLES, trained
+from .frequencies import MULTIPLES, title_of, trained
 from .judges import OTHERS, POINT, N, accuracies, explained, language
 from .paired import Panel, fitted_line
 from .results import Result
@@ -101,9 +101,17 @@ def few_suffice(arena: Sequence[Result], swept: Sequence[Result], task: str) -> 
     return explained(replace(judged, figures=figures), f"competitive is taken as less than {POINT:g} point below d")
 
 
-def half_suffices(models: Sequence[Result], swept: Sequence[Result]) -> Finding:
-    """Whether a language model with half the usual frequencies is ahead of other linear attentions."""
-    panel = frequencies(swept, "lm")
-    if "0.5" not in panel:
-        return Finding(MISSING)
-    return beats(Panel({**language(models).scores, HALF: panel.scores["0.5"]}), HALF, OTHERS)
+def half_suffices(
+    models: Sequence[Result], arena: Sequence[Result], swept: Sequence[Result], tasks: Sequence[str]
+) -> Finding:
+    """Whether half the usual frequencies are ahead of other linear attentions, as language models and on tasks."""
+    beside = {TITLES[task]: swept_beside(arena, swept, task)[0] for task in tasks}
+    words = frequencies(swept, "lm")
+    panels = {title_of("lm"): Panel({**language(models).scores, **words.only("0.5").scores}), **beside}
+
+    def of(panel: Panel) -> Finding:
+        called = {name: name for name in panel.scores} | {"0.5": HALF}
+        scores = {called[name]: values for name, values in panel.scores.items()}
+        return beats(Panel(scores, frozenset(called[name] for name in panel.unsteady)), HALF, OTHERS)
+
+    return together({title: of(panel) for title, panel in panels.items()})

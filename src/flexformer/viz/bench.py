@@ -128,7 +128,7 @@ def _lines(axes: Axes, found: Sequence[Record], value: Callable[[Record], float]
         plain_ticks(axes)
     if not LOOKS.keys() >= set(rows):
         axes.plot([], [], color=OTHERS.colour, linewidth=OTHERS.width, label="other attentions of this package")
-        axes.legend(loc="lower right")
+        axes.legend(loc="best")
     axes.figure.canvas.draw()  # so that limits are final before names are placed by them
     label_ends(axes, ends)
 

@@ -55,7 +55,9 @@ def plot_frequencies(points: Sequence[dict[str, Any]], scale: str) -> dict[str, 
                     axes.set_ylim(bottom=0)
         handles = {h.get_label(): h for axes in figure.axes for h in axes.get_lines() if h.get_label() in chosen}
         figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=len(handles))
-        figure.suptitle(f"Number of frequencies, {scale} scale", x=0.01, ha="left", fontsize=9, color=MUTED)
+        seeds = len({point["seed"] for point in points})
+        caption = f"Number of frequencies, {scale} scale; {'one seed' if seeds == 1 else f'{seeds} seeds'}"
+        figure.suptitle(caption, x=0.01, ha="left", fontsize=9, color=MUTED)
         return {"png": to_png(figure), "svg": to_svg(figure)}
 
 
