@@ -87,6 +87,12 @@ def test_an_attention_without_causal_form_is_refused_when_built(attention):
         module(attention, is_causal=True)
 
 
+@pytest.mark.parametrize(("attention", "is_causal"), [("longformer", False), ("linear", True)])
+def test_a_width_of_context_is_refused_where_there_is_no_cross_attention(attention, is_causal):
+    with pytest.raises(ValueError, match="context_dim 24 is for cross attention"):
+        module(attention, is_causal=is_causal, context_dim=24)
+
+
 @pytest.mark.parametrize("attention", CAUSAL)
 def test_decoding_token_by_token_equals_the_whole(attention):
     attn = module(attention, is_causal=True).double()

@@ -121,6 +121,16 @@ def test_random_kernels_can_be_built_where_half_precision_is_the_default():
     assert kernel.projection.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("name", ["performer", "rfa"])
+def test_features_that_were_redrawn_in_inference_mode_can_be_trained_with(name):
+    attn = flexformer.MultiheadAttention(16, 2, attention=name, redraw_interval=1)
+    x = torch.randn(1, 100, 16)
+    with torch.inference_mode():
+        attn(x)
+    attn.eval()(x).sum().backward()
+    attn.train()(x).sum().backward()
+
+
 def test_redrawing_between_forward_and_backward_is_safe():
     kernel = kernels.build("rfa", 2, 8)
     q = torch.randn(1, 2, 5, 8, requires_grad=True)

@@ -56,6 +56,20 @@ def test_half_precision_loses_only_what_rounding_takes(kernel_name, dtype, is_ca
         assert rms_error(actual, wanted) < 5e-3
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["flexformer-s", "flexformer-n"])
+def test_gradients_of_parameters_do_not_depend_on_the_dtype_of_values(name, dtype, is_causal):
+    kernel = kernels.build(name, 2, 32)  # the root of 32 has no short binary form
+    q, k, v, cotangent = (torch.randn(1, 2, 200, 32).to(dtype) for _ in range(4))
+    found = torch.autograd.grad(linear_attention(q, k, v, kernel, is_causal), [*kernel.parameters()], cotangent)
+    exact = kernel.double()
+    out = reference_attention(*(x.double() for x in (q, k, v)), exact, is_causal)
+    wanted = torch.autograd.grad(out, [*exact.parameters()], cotangent.double())
+    for actual, expected in zip(found, wanted, strict=True):
+        assert rms_error(actual, expected) < 1e-5
+
+
 @pytest.mark.parametrize("length", [0, 1, 64, 100])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_a_batch_of_nothing_gives_nothing(kernel_name, is_causal, length):

@@ -1,5 +1,7 @@
 """The backward pass computes from what the forward pass saw, whatever happens to a kernel in between."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
@@ -201,12 +203,33 @@ def test_a_parameter_without_a_part_in_features(is_causal):
     assert kernel.label.grad is None
 
 
-def test_a_kernel_that_cannot_be_held_keeps_its_tensors():
-    kernel = built("flexformer-n")
+def test_a_stand_in_has_the_tensors_and_the_kernel_keeps_its_own():
+    kernel = Wrapped(built("rfa"))
     before = named_tensors(kernel)
-    others = {name: torch.zeros_like(x) for name, x in before.items()} | {"missing": torch.zeros(1)}
-    with pytest.raises(KeyError, match="missing"), holding(kernel, others):
-        pass
+    others = {name: torch.zeros_like(x) for name, x in before.items()}
+    twin = holding(kernel, others)
+    assert type(twin) is Wrapped
+    assert named_tensors(twin).keys() == before.keys()
+    assert all(x is others[name] for name, x in named_tensors(twin).items())
+    assert all(x is before[name] for name, x in named_tensors(kernel).items())
+
+
+@pytest.mark.parametrize("is_causal", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_threads_that_share_a_kernel_all_get_their_gradients(name, is_causal):
+    kernel = built(name).eval()
+    before = named_tensors(kernel)
+    parameters = [*kernel.parameters()]
+    x = inputs()
+    expected = gradients(linear_attention(*x, kernel, is_causal), parameters)
+
+    def work(_):
+        return [gradients(linear_attention(*x, kernel, is_causal), parameters) for _ in range(20)]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [each for own in pool.map(work, range(2)) for each in own]
+    for each in found:
+        torch.testing.assert_close(each, expected)
     assert all(x is before[name] for name, x in named_tensors(kernel).items())
 
 

@@ -87,6 +87,11 @@ class MultiheadAttention(nn.Module):
             raise ValueError(
                 f"attention {attention!r} has no causal form; for is_causal=True use softmax or a kernel attention"
             )
+        if context_dim != embed_dim and (is_causal or mechanism.self_attention_only):
+            why = "is_causal=True" if is_causal else f"attention {attention!r}"
+            raise ValueError(
+                f"context_dim {context_dim} is for cross attention, which {why} does not have; leave it out"
+            )
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads

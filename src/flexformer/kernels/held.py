@@ -4,15 +4,16 @@ forward pass, whatever the kernel has been given since.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 if TYPE_CHECKING:
     from .base import Kernel
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def named_tensors(kernel: Kernel) -> dict[str, Tensor]:
@@ -21,21 +22,20 @@ def named_tensors(kernel: Kernel) -> dict[str, Tensor]:
     return dict(parameters) | dict(kernel.named_buffers(remove_duplicate=False))
 
 
-@contextmanager
-def holding(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """The kernel with other parameters and buffers in the place of its own."""
-    before: list[tuple[dict[str, Any], str, Any]] = []
-    try:
-        for name, tensor in tensors.items():
-            path, _, leaf = name.rpartition(".")
-            module = kernel.get_submodule(path)
-            own: dict[str, Any] = module._parameters if leaf in module._parameters else module._buffers
-            before.append((own, leaf, own[leaf]))
-            own[leaf] = tensor
-        yield
-    finally:
-        for own, leaf, mine in reversed(before):
-            own[leaf] = mine
+def holding(kernel: AnyModule, tensors: Mapping[str, Tensor], prefix: str = "") -> AnyModule:
+    """A stand-in for the kernel that has other parameters and buffers, by name.
+
+    The kernel itself is not touched: other threads may compute with it meanwhile.
+    """
+    twin = kernel.__new__(type(kernel))
+    own = vars(twin)
+    own.update(vars(kernel))
+    for kind in ("_parameters", "_buffers"):
+        own[kind] = {name: tensors.get(prefix + name, x) for name, x in own[kind].items()}
+    own["_modules"] = {
+        name: part and holding(part, tensors, f"{prefix}{name}.") for name, part in kernel._modules.items()
+    }
+    return twin
 
 
 def can_be_held(kernel: Kernel) -> bool:

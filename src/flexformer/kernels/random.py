@@ -56,10 +56,12 @@ class RandomKernel(Kernel):
     def redraw(self) -> None:
         """Draw new random features from torch's default generator."""
         heads, count, dim = self.projection.shape
-        # A new tensor rather than new values: a backward pass may still need the old ones.
-        self.projection = torch.stack(
-            [gaussian_rows(count, dim, self.orthogonal, self.projection) for _ in range(heads)]
-        )
+        # A new tensor rather than new values: a backward pass may still need the old ones. One that was made in
+        # inference mode could not be trained with later.
+        with torch.inference_mode(False):
+            self.projection = torch.stack(
+                [gaussian_rows(count, dim, self.orthogonal, self.projection) for _ in range(heads)]
+            )
 
     def redraw_for_training(self) -> None:
         # A compiled graph would count only while it is traced; there the caller redraws.

@@ -11,6 +11,7 @@ from ..kernels import Kernel
 from ..kernels.blocks import BlockFeatures
 from ..kernels.held import named_tensors
 from ..kernels.policy import denominator_limit, guarded
+from ..kernels.weights import full_precision
 from ..kernels.workspace import Workspace, fast_products
 from . import recompute, traced
 from .chunks import hide
@@ -143,13 +144,14 @@ class Bidirectional(torch.autograd.Function):
         plan, held, (q, k, v, out, S, z, w, m, *before) = recompute.recall(ctx)
         if torch.is_grad_enabled():
 
-            def again(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+            def again(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
                 state = state._replace(length=plan.key_start)
-                return traced.bidirectional(q, k, v, plan.kernel, plan.key_mask, state, plan.floor, plan.query_start)
+                return traced.bidirectional(q, k, v, kernel, plan.key_mask, state, plan.floor, plan.query_start)
 
             return recompute.differentiable_gradients(ctx, plan, again, (q, k, v, *before), held, (dout, dS, dz, dw))
         sums, dsums = Sums.of(S, z, w, m), Sums.of(dS, dz, dw, m)
-        with recompute.as_it_was(ctx, plan, held, q):
+        plan = recompute.as_it_was(ctx, plan, held)
+        with full_precision(q):
             features = plan.features(q, S.dtype)
             dq = _backward_queries(plan, features, (q, out, dout), sums, dsums)
             dk, dv = _backward_keys(plan, features, k, v, dsums)

@@ -19,6 +19,7 @@ from ..kernels import Kernel
 from ..kernels.blocks import BlockFeatures
 from ..kernels.held import named_tensors
 from ..kernels.policy import denominator_limit, guarded
+from ..kernels.weights import full_precision
 from ..kernels.workspace import Workspace, fast_products
 from . import recompute, traced
 from .causal_weights import Weights, weigh
@@ -112,7 +113,8 @@ class Plan(NamedTuple):
         keys = workspace("keys", count * batch * heads, size, k.shape[5])
         bounded_into(k, keys.view(k.shape))
         values = workspace("values", *keys.shape[:2], v.shape[5] + 1)
-        torch.mul(v, scale, out=values[..., :-1].view(v.shape))
+        # Copied first: torch multiplies a narrow dtype by a number in that dtype, whatever `out` is.
+        values[..., :-1].view(v.shape).copy_(v).mul_(scale)
         values[..., -1] = scale
         hidden = positions = fresh = None
         if self.key_mask is not None:
@@ -183,16 +185,17 @@ class Causal(torch.autograd.Function):
         plan, held, (q, k, v, out, S, z, w, m, *kept) = recompute.recall(ctx)
         if torch.is_grad_enabled():
 
-            def again(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+            def again(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
                 return traced.causal(
-                    q, k, v, plan.kernel, plan.key_mask, state, plan.floor, plan.positions, plan.size, plan.segments
+                    q, k, v, kernel, plan.key_mask, state, plan.floor, plan.positions, plan.size, plan.segments
                 )
 
             return recompute.differentiable_gradients(ctx, plan, again, (q, k, v, S, z, w, m), held, (dout, dS, dz, dw))
         gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
         dstate = torch.cat((dS, dz[..., None]), dim=-1).flatten(0, 1)
         dweight = dw.flatten()[:, None]
-        with recompute.as_it_was(ctx, plan, held, q):
+        plan = recompute.as_it_was(ctx, plan, held)
+        with full_precision(q):
             features = plan.features(q, dS.dtype)
             outs = [None] * len(plan.cut(q)) if out is None else plan.cut(out)
             pieces = zip(outs, *(plan.cut(x) for x in (dout, *gradients)), strict=True)

@@ -89,8 +89,7 @@ def _group(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "
             "queries, keys, values or the kernel's parameters and buffers of attention in packed sequences"
         )
-    with holding(kernel, tensors):
-        return packed_at_once(q, k, v, kernel, key_mask, cu_seqlens, floor, size)
+    return packed_at_once(q, k, v, holding(kernel, tensors), key_mask, cu_seqlens, floor, size)
 
 
 def _changes(x: Tensor) -> int:

@@ -8,7 +8,6 @@ kernel, which may have written them out by hand (`Kernel.blocks`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -62,13 +61,11 @@ def recall(ctx: Any) -> tuple[Any, tuple[Tensor, ...], tuple[Tensor, ...]]:
     return plan, saved[first : first + count], saved[first + count :]
 
 
-@contextmanager
-def as_it_was(ctx: Any, plan: Any, held: Sequence[Tensor], q: Tensor) -> Iterator[None]:
-    """The kernel in its forward pass, with leaves of a graph of its own as parameters."""
+def as_it_was(ctx: Any, plan: Any, held: Sequence[Tensor]) -> Any:
+    """The plan with the kernel of its forward pass, with leaves of a graph of its own as parameters."""
     needs = ctx.needs_input_grad[INPUTS:]
     leaves = [x.detach().requires_grad_(need) for x, need in zip(held, needs, strict=True)]
-    with holding(plan.kernel, dict(zip(plan.names, leaves, strict=True))), full_precision(q):
-        yield
+    return plan._replace(kernel=holding(plan.kernel, dict(zip(plan.names, leaves, strict=True))))
 
 
 def in_order(ctx: Any, plan: Any, held: Sequence[Tensor], gradients: Mapping[str, Tensor]) -> Iterator[Tensor | None]:
@@ -80,7 +77,7 @@ def in_order(ctx: Any, plan: Any, held: Sequence[Tensor], gradients: Mapping[str
 def differentiable_gradients(
     ctx: Any,
     plan: Any,
-    attention: Callable[[Tensor, Tensor, Tensor, State], tuple[Tensor, State]],
+    attention: Callable[[Kernel, Tensor, Tensor, Tensor, State], tuple[Tensor, State]],
     inputs: Sequence[Tensor],
     held: Sequence[Tensor],
     gradients: tuple[Tensor, ...],
@@ -90,15 +87,16 @@ def differentiable_gradients(
     Args:
         ctx: of the backward pass.
         plan: of the forward pass.
-        attention: from q, k, v and a state.
+        attention: from the kernel of the forward pass, q, k, v and a state.
         inputs: q, k, v, S, z, w and m.
         held: the kernel's tensors.
         gradients: of the output and of the S, z and w after it.
     """
     # A tensor may be several inputs, each of which gets its own part of the gradient only.
     q, k, v, S, z, w, m, *tensors = (x.view_as(x) for x in (*inputs, *held))
-    with holding(plan.kernel, dict(zip(plan.names, tensors, strict=True))), full_precision(q):
-        out, after = attention(q, k, v, State(S, z, w, m))
+    kernel = holding(plan.kernel, dict(zip(plan.names, tensors, strict=True)))
+    with full_precision(q):
+        out, after = attention(kernel, q, k, v, State(S, z, w, m))
         outputs = [out.to(gradients[0].dtype), after.S, after.z, after.w]
         pairs = [(x, d) for x, d in zip(outputs, gradients, strict=True) if x.requires_grad]
         given = (None, q, k, v, S, z, w, None, *tensors)
