@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -257,6 +258,13 @@ def test_table4_averages_over_sources_other_than_the_target():
     assert value(averages, "hedgehog", "STS-B", "here") == Value(80.0, None, 1)
     assert value(averages, "hedgehog", "RTE", "here") is None  # one source is missing
     assert value(full, "SST-2: hedgehog", "CoLA", "here") == Value(60.0, None, 1)
+
+
+@pytest.mark.parametrize("bad", [{"lengths": [-5]}, {"lengths": []}, {"threads": 0}])
+def test_figure_2_refuses_what_cannot_be_measured(bad):
+    (name, value), *_ = bad.items()
+    with pytest.raises(ValueError, match=re.escape(f"{name} {value}")):
+        EfficiencyFigure("smoke", **bad)
 
 
 @pytest.mark.parametrize("make", [ArenaTable, LanguageTable, RecoveryTable, TransferTable])

@@ -15,7 +15,7 @@ import fragile_run
 import pytest
 
 SCRIPT = Path(fragile_run.__file__)
-KILLS, STEPS = 20, 150
+KILLS, STEPS = 20, 600  # a quick machine takes some fifteen steps between two kills
 
 
 def start(output, root):

@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 from report_sources import bench_record, write_results, write_run
@@ -10,6 +11,7 @@ from report_sources import bench_record, write_results, write_run
 from flexformer.report import SourceError, collect, page
 from flexformer.report.chart import Panel, Series, colours, figure
 from flexformer.report.html import Markup, table, tag
+from flexformer.report.measures import measure_of
 from flexformer.report.results import markdown
 from flexformer.report.scale import Scale, length, number
 
@@ -165,3 +167,8 @@ def test_an_attention_has_the_same_colour_in_every_chart():
     assert colours(["linear", "rfa"])["linear"] == colours(["hedgehog", "softmax", "linear"])["linear"]
     several = colours([f"head {i}" for i in range(6)])
     assert len(set(several.values())) == 6
+
+
+def test_tasks_of_glue_are_shown_by_their_score_where_they_have_an_accuracy_too():
+    run = SimpleNamespace(metrics={"test_accuracy": 0.7, "test_score": 0.1})
+    assert measure_of([run]).key == "test_score"

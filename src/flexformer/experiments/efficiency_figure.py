@@ -46,6 +46,10 @@ class EfficiencyFigure(Experiment):
     ) -> None:
         super().__init__(preset, root)
         self.threads = threads
+        if lengths is not None and (not lengths or min(lengths) < 1):
+            raise ValueError(f"lengths {list(lengths)} must be one or more numbers of tokens, each at least 1")
+        if threads < 1:
+            raise ValueError(f"threads {threads} is not a positive number; use 1 or more")
         self.lengths = sorted(set(lengths or LENGTHS[preset]))
         self.accuracy: dict[str, Value] = {}
         self.accuracy_task, self.is_learned = RETRIEVAL, False

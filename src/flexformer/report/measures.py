@@ -29,10 +29,10 @@ class Measure(NamedTuple):
 
 # The first that a record has is its measure.
 MEASURES = (
+    Measure("test_score", "test score", 100.0, 2, True),  # of GLUE's tasks, some of which have an accuracy beside it
     Measure("test_accuracy", "test accuracy, %", 100.0, 2, True),
     Measure("test_bits_per_byte", "test bits per byte"),
     Measure("test_perplexity", "test perplexity", digits=2),
-    Measure("test_score", "test score", 100.0, 2, True),
     Measure("validation_score", "validation score", 100.0, 2, True),
     Measure("validation_accuracy", "validation accuracy, %", 100.0, 2, True),
     Measure("validation_perplexity", "validation perplexity", digits=2),
