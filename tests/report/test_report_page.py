@@ -172,3 +172,18 @@ def test_an_attention_has_the_same_colour_in_every_chart():
 def test_tasks_of_glue_are_shown_by_their_score_where_they_have_an_accuracy_too():
     run = SimpleNamespace(metrics={"test_accuracy": 0.7, "test_score": 0.1})
     assert measure_of([run]).key == "test_score"
+
+
+def test_runs_with_other_options_are_not_seeds_of_one_another(tmp_path):
+    other = {"attention": "softmax", "seed": 0, "data": {"source": None}, "optimizer": {"lr": 0.1}}
+    write_run(tmp_path / "first")
+    write_run(tmp_path / "second", seed=1)
+    write_run(tmp_path / "third", seed=2, options=other | {"seed": 2})
+    write_run(tmp_path / "again" / "third", seed=3, options=other | {"seed": 3, "preset": "cpu"})
+    html = page(collect([tmp_path]))
+    assert "softmax: first" in html
+    assert "60.50 ± 0.71" in html
+    assert "softmax: third<" in html
+    assert "softmax: third (" in html
+    assert "62.00" in html
+    assert "63.00" in html

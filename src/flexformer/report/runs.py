@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from statistics import mean
 from typing import Any
@@ -53,28 +54,41 @@ def section(runs: Sequence[Run]) -> Markup:
 def _comparison(runs: list[Run]) -> Markup:
     """One line to an attention, seeds averaged, the best in bold."""
     measure = measure_of(runs)
-    by_attention: dict[str, list[Run]] = {}
-    for run in runs:
-        by_attention.setdefault(run.attention, []).append(run)
+    by_row = _rows(runs)
     theirs = paper_figures(runs[0], measure) if measure else {}
     values = {
         name: [run.metrics[measure.key] for run in own if measure.key in run.metrics] if measure else []
-        for name, own in by_attention.items()
+        for name, own in by_row.items()
     }
     best = _best(values, measure)
     head = ["attention", *([measure.title] if measure else []), *(["paper"] if theirs else [])]
     head += ["parameters", "steps", "ms a step", "peak MiB", "time", "seeds", "status"]
     rows = []
-    for name, own in by_attention.items():
+    for name, own in by_row.items():
         row: list[object] = [name]
         if measure:
             written = measure.write(values[name]) if values[name] else "–"
             row.append(tag("strong", written) if name == best else written)
         if theirs:
-            row.append(f"{theirs[name][0]:.2f} ± {theirs[name][1]:.2f}" if name in theirs else "–")
+            paper = theirs.get(own[0].attention)
+            row.append(f"{paper[0]:.2f} ± {paper[1]:.2f}" if paper else "–")
         rows.append([*row, *_costs(own)])
     note = tag("p", "The paper's figures are of its own, larger scale.", class_="note") if theirs else None
     return join(part for part in (table(head, rows), note) if part is not None)
+
+
+def _rows(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs that differ in nothing but their seed, by attention, and by folder too where other options differ."""
+    alike: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        options = {name: value for name, value in run.record["options"].items() if name != "seed"}
+        alike.setdefault((run.attention, json.dumps(options, sort_keys=True)), []).append(run)
+    attentions = [attention for attention, _ in alike]
+    rows: dict[str, list[Run]] = {}
+    for (attention, _), own in alike.items():
+        name = attention if attentions.count(attention) == 1 else f"{attention}: {own[0].name}"
+        rows[f"{name} ({len(rows) + 1})" if name in rows else name] = own  # folders of one name in two places
+    return rows
 
 
 def _best(values: dict[str, list[float]], measure: Measure | None) -> str | None:
