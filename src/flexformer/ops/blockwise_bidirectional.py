@@ -11,7 +11,6 @@ from ..kernels import Kernel
 from ..kernels.blocks import BlockFeatures
 from ..kernels.held import named_tensors
 from ..kernels.policy import denominator_limit, guarded
-from ..kernels.weights import full_precision
 from ..kernels.workspace import Workspace, fast_products
 from . import recompute, traced
 from .chunks import hide
@@ -150,8 +149,7 @@ class Bidirectional(torch.autograd.Function):
 
             return recompute.differentiable_gradients(ctx, plan, again, (q, k, v, *before), held, (dout, dS, dz, dw))
         sums, dsums = Sums.of(S, z, w, m), Sums.of(dS, dz, dw, m)
-        plan = recompute.as_it_was(ctx, plan, held)
-        with full_precision(q):
+        with recompute.as_it_was(ctx, plan, held, q) as plan:
             features = plan.features(q, S.dtype)
             dq = _backward_queries(plan, features, (q, out, dout), sums, dsums)
             dk, dv = _backward_keys(plan, features, k, v, dsums)

@@ -19,11 +19,10 @@ from ..kernels import Kernel
 from ..kernels.blocks import BlockFeatures
 from ..kernels.held import named_tensors
 from ..kernels.policy import denominator_limit, guarded
-from ..kernels.weights import full_precision
 from ..kernels.workspace import Workspace, fast_products
 from . import recompute, traced
 from .causal_weights import Weights, weigh
-from .recompute import block_length, bounded_into, exact, times_features
+from .recompute import block_length, bounded_into, exact, scaled_into, times_features
 from .state import State
 
 
@@ -113,8 +112,7 @@ class Plan(NamedTuple):
         keys = workspace("keys", count * batch * heads, size, k.shape[5])
         bounded_into(k, keys.view(k.shape))
         values = workspace("values", *keys.shape[:2], v.shape[5] + 1)
-        # Copied first: torch multiplies a narrow dtype by a number in that dtype, whatever `out` is.
-        values[..., :-1].view(v.shape).copy_(v).mul_(scale)
+        scaled_into(v, scale, values[..., :-1].view(v.shape))
         values[..., -1] = scale
         hidden = positions = fresh = None
         if self.key_mask is not None:
@@ -194,8 +192,7 @@ class Causal(torch.autograd.Function):
         gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
         dstate = torch.cat((dS, dz[..., None]), dim=-1).flatten(0, 1)
         dweight = dw.flatten()[:, None]
-        plan = recompute.as_it_was(ctx, plan, held)
-        with full_precision(q):
+        with recompute.as_it_was(ctx, plan, held, q) as plan:
             features = plan.features(q, dS.dtype)
             outs = [None] * len(plan.cut(q)) if out is None else plan.cut(out)
             pieces = zip(outs, *(plan.cut(x) for x in (dout, *gradients)), strict=True)

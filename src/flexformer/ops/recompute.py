@@ -8,6 +8,7 @@ kernel, which may have written them out by hand (`Kernel.blocks`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -61,11 +62,13 @@ def recall(ctx: Any) -> tuple[Any, tuple[Tensor, ...], tuple[Tensor, ...]]:
     return plan, saved[first : first + count], saved[first + count :]
 
 
-def as_it_was(ctx: Any, plan: Any, held: Sequence[Tensor]) -> Any:
+@contextmanager
+def as_it_was(ctx: Any, plan: Any, held: Sequence[Tensor], q: Tensor) -> Iterator[Any]:
     """The plan with the kernel of its forward pass, with leaves of a graph of its own as parameters."""
     needs = ctx.needs_input_grad[INPUTS:]
     leaves = [x.detach().requires_grad_(need) for x, need in zip(held, needs, strict=True)]
-    return plan._replace(kernel=holding(plan.kernel, dict(zip(plan.names, leaves, strict=True))))
+    with full_precision(q):
+        yield plan._replace(kernel=holding(plan.kernel, dict(zip(plan.names, leaves, strict=True))))
 
 
 def in_order(ctx: Any, plan: Any, held: Sequence[Tensor], gradients: Mapping[str, Tensor]) -> Iterator[Tensor | None]:
@@ -122,6 +125,11 @@ def bounded_into(x: Tensor, out: Tensor) -> None:
         torch.clamp(x, -LARGEST_INPUT, LARGEST_INPUT, out=out)
     else:
         out.copy_(x).clamp_(-LARGEST_INPUT, LARGEST_INPUT)
+
+
+def scaled_into(x: Tensor, scale: float, out: Tensor) -> None:
+    """Times a number, in the dtype of `out`: torch would multiply in that of `x`."""
+    out.copy_(x).mul_(scale)
 
 
 def take(x: Tensor, here: slice, heads: int, workspace: Workspace, name: str) -> Tensor:
